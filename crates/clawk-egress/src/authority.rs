@@ -1,5 +1,5 @@
-//! The certificate authority of one run: it lets the proxy read requests to hosts that a secret is bound to. Its key exists in
-//! memory only, and only the sandbox trusts it.
+//! The certificate authority of one run. With it the proxy can decrypt requests to hosts that a secret is bound to. Its key exists
+//! only in memory, and only the sandbox trusts it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,10 +17,10 @@ use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use crate::EgressError;
 
-/// Most certificates kept.
+/// The maximum number of cached certificates.
 const MAX_KEPT: usize = 256;
 
-/// An authority, and the certificates that it has made.
+/// An authority, and a cache of the certificates that it has issued.
 pub(crate) struct RunAuthority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     made: Mutex<HashMap<String, Arc<ServerConfig>>>,
@@ -37,7 +37,8 @@ fn failed(error: impl fmt::Display) -> EgressError {
 }
 
 impl RunAuthority {
-    /// A new key, good for `domains` and what is below them; for every name when there are none.
+    /// Creates an authority with a new key. It may issue certificates for `domains` and their subdomains; if `domains` is empty,
+    /// for every name.
     pub(crate) fn new(domains: &[String]) -> Result<Self, EgressError> {
         let mut params = CertificateParams::new(Vec::new()).map_err(failed)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -62,7 +63,7 @@ impl RunAuthority {
         self.issuer.pem()
     }
 
-    /// How to answer as `host`.
+    /// The TLS configuration for answering as `host`.
     pub(crate) fn server(&self, host: &str) -> Result<Arc<ServerConfig>, EgressError> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(config) = made.get(host) {
@@ -117,7 +118,7 @@ fn subtree(domain: &str) -> GeneralSubtree {
     }
 }
 
-/// A certificate as PEM.
+/// Encodes a certificate as PEM.
 pub(crate) fn pem(der: &[u8]) -> String {
     let text = base64::engine::general_purpose::STANDARD.encode(der);
     let mut pem = String::with_capacity(text.len() + 64);

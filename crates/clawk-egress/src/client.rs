@@ -1,4 +1,4 @@
-//! The two kinds of client: for an endpoint the operator declared, and for addresses an agent chose.
+//! HTTP clients of two kinds: for an endpoint that the operator declared, and for addresses that an agent chose.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,17 +20,17 @@ use crate::record::{ConnectionLedger, ConnectionMethod, OpenConnection};
 use crate::response::Clock;
 use crate::{DeadlinePhase, EgressError, HostAllowList, PermittedTarget, Response, UrlRefusal, tls};
 
-/// How long each wait may last, in milliseconds.
+/// Time limits of a request, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClientDeadlines {
     /// Name look-up, TCP and TLS.
     pub connect_ms: u64,
-    /// From the request to the response's head, connecting included.
+    /// From the request to the response's head; includes connecting.
     pub first_byte_ms: u64,
     /// Between two pieces of the body.
     pub idle_ms: u64,
-    /// The whole exchange, redirects included.
+    /// The whole exchange; includes redirects.
     pub total_ms: u64,
 }
 
@@ -45,21 +45,21 @@ impl Default for ClientDeadlines {
     }
 }
 
-/// What to send.
+/// An HTTP request to be sent.
 #[derive(Clone)]
 pub struct Request {
-    /// The method.
+    /// The HTTP method.
     pub method: Method,
-    /// The address, http or https.
+    /// The URL, http or https.
     pub url: Url,
-    /// Headers. Mark a secret value with `HeaderValue::set_sensitive`: it is then dropped on a redirect to another origin.
+    /// The headers. Mark secret values with `HeaderValue::set_sensitive`: a redirect to another origin then drops them.
     pub headers: HeaderMap,
     /// The body; empty for none.
     pub body: Bytes,
 }
 
 impl Request {
-    /// A POST of these bytes; `content_type` as it stands in the header.
+    /// A POST request with this body. `content_type` is the value of the header `Content-Type`.
     #[must_use]
     pub fn post(url: Url, content_type: &'static str, body: impl Into<Bytes>) -> Self {
         let mut headers = HeaderMap::new();
@@ -83,18 +83,18 @@ impl fmt::Debug for Request {
     }
 }
 
-/// Answers for a name with its addresses.
+/// Returns the addresses of a host name.
 pub type ResolveHook = Arc<dyn Fn(&str) -> Vec<IpAddr> + Send + Sync>;
 
-/// The resolver of names: the system, or a fixed table (tests, simulation).
+/// How host names are resolved: by the system, or from a fixed table (tests, simulation).
 #[derive(Clone, Default)]
 pub enum NameResolver {
     /// The system's resolver.
     #[default]
     System,
-    /// Exactly these names.
+    /// This table only; other names have no address.
     Fixed(BTreeMap<String, Vec<IpAddr>>),
-    /// Whatever this says, each time it is asked.
+    /// This function, called for each lookup.
     Hook(ResolveHook),
 }
 
@@ -138,7 +138,7 @@ impl NameResolver {
     }
 }
 
-/// Answers for one name with the addresses that were judged, and for no other. Without a pin it asks the system.
+/// Resolves one name to the addresses that were checked, and no other name. Without a pin it asks the system.
 #[derive(Debug)]
 struct PinnedResolver(Option<(String, Vec<SocketAddr>)>);
 
@@ -166,21 +166,21 @@ impl Resolve for PinnedResolver {
     }
 }
 
-/// An HTTP client; the only way out of the process by HTTP.
+/// An HTTP client. All outgoing HTTP requests of the process go through it.
 #[derive(Clone)]
 pub struct EgressClient {
     kind: Kind,
     deadlines: ClientDeadlines,
     max_response_bytes: u64,
-    /// Where [`EgressClient::send`] tells.
+    /// Where [`EgressClient::send`] records its connections.
     ledger: Option<Arc<ConnectionLedger>>,
 }
 
 #[derive(Clone)]
 enum Kind {
-    /// One endpoint, connections kept.
+    /// For one declared endpoint; connections are reused.
     Declared(reqwest::Client),
-    /// Any URL that the rules admit; a connection per request, to the addresses judged for that request.
+    /// For any URL that the rules admit. Each request gets a new connection, to the addresses that were checked for it.
     Guarded {
         rules: Arc<HostAllowList>,
         names: NameResolver,
@@ -198,12 +198,12 @@ impl fmt::Debug for EgressClient {
 }
 
 impl EgressClient {
-    /// A client for `endpoint`, which the operator wrote down: any address is fine, redirects are not followed, and
-    /// `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` count (never for loopback).
+    /// Creates a client for `endpoint`, which the operator declared. Any address is allowed, redirects are not followed, and
+    /// `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` apply (but never for loopback).
     ///
     /// # Errors
-    /// [`EgressError::Setup`] for a proxy or root certificates that are not usable; [`EgressError::Refused`] for an endpoint
-    /// that is neither http nor https.
+    /// [`EgressError::Setup`] if a proxy setting or the root certificates can't be used; [`EgressError::Refused`] if the endpoint
+    /// is neither http nor https.
     pub fn for_provider(
         endpoint: &Url,
         env: &EnvironmentSource,
@@ -228,11 +228,11 @@ impl EgressClient {
         })
     }
 
-    /// A client for URLs that an agent, a model or a web page chose: each request, and each redirect, must pass `rules`. It
-    /// never uses a proxy, which would look names up again.
+    /// Creates a client for URLs that an agent, a model or a web page chose. Each request and each redirect must pass `rules`. The
+    /// client never uses a proxy, because a proxy would resolve names again.
     ///
     /// # Errors
-    /// [`EgressError::Setup`] when root certificates are not usable.
+    /// [`EgressError::Setup`] if the root certificates can't be used.
     pub fn guarded(
         rules: HostAllowList,
         env: &EnvironmentSource,
@@ -241,7 +241,7 @@ impl EgressClient {
         Self::guarded_with(rules, env, deadlines, NameResolver::System)
     }
 
-    /// [`EgressClient::guarded`] with another source of names.
+    /// As [`EgressClient::guarded`], with another name resolver.
     ///
     /// # Errors
     /// The same errors as [`EgressClient::guarded`].
@@ -265,24 +265,24 @@ impl EgressClient {
         })
     }
 
-    /// Sends `request` once (a redirect that a guarded client follows is part of it) and returns the response's head.
+    /// Sends `request` once and returns the response's head. A guarded client follows redirects as part of it.
     ///
     /// # Errors
-    /// [`EgressError`]; a status is not an error.
+    /// [`EgressError`]; an HTTP error status is not an error.
     pub async fn send(&self, request: Request) -> Result<Response, EgressError> {
         let ledger = self.ledger.clone().unwrap_or_default();
         self.send_told(request, &ledger).await
     }
 
-    /// The same client; [`EgressClient::send`] tells its connections to `ledger`.
+    /// Returns this client with a ledger: [`EgressClient::send`] then records its connections in `ledger`.
     #[must_use]
     pub fn telling(mut self, ledger: Arc<ConnectionLedger>) -> Self {
         self.ledger = Some(ledger);
         self
     }
 
-    /// [`EgressClient::send`], each connection (one for every redirect) told to `ledger`: refused ones at once, the one that answers
-    /// when its response is dropped. Bytes are those of heads and bodies as they are handed over, TLS apart.
+    /// As [`EgressClient::send`], but records each connection (one per redirect) in `ledger`. Refused connections are recorded at
+    /// once, the answering one when its response is dropped. Byte counts include heads and bodies, but not TLS overhead.
     ///
     /// # Errors
     /// The same errors as [`EgressClient::send`].
@@ -328,7 +328,7 @@ async fn follow(
     Ok((response, open))
 }
 
-/// One request, judged, and its answer.
+/// Checks and sends one request. Redirects are not followed here.
 async fn hop(
     rules: &HostAllowList,
     names: &NameResolver,
@@ -352,7 +352,7 @@ async fn hop(
     Ok((response, open))
 }
 
-/// The record of a request that is about to be made.
+/// Starts the record of a request that is about to be sent.
 fn asked(ledger: &Arc<ConnectionLedger>, via: ConnectionMethod, request: &Request) -> OpenConnection {
     let mut open = OpenConnection::new(Arc::clone(ledger), via);
     let host = request.url.host_str().unwrap_or_default();
@@ -367,7 +367,7 @@ fn asked(ledger: &Arc<ConnectionLedger>, via: ConnectionMethod, request: &Reques
     open
 }
 
-/// Notes how it went.
+/// Notes the result in the record.
 fn answered<T: Peer>(open: &mut OpenConnection, answer: Result<T, EgressError>) -> Result<T, EgressError> {
     match &answer {
         Ok(answer) => answer.note(open),
@@ -377,7 +377,7 @@ fn answered<T: Peer>(open: &mut OpenConnection, answer: Result<T, EgressError>) 
     answer
 }
 
-/// What a step on the way says about the connection.
+/// What a step of the request knows about the peer.
 trait Peer {
     fn note(&self, _open: &mut OpenConnection) {}
 }
@@ -391,7 +391,7 @@ impl Peer for reqwest::Response {
     }
 }
 
-/// Every address of the host, each judged: one that is not public refuses them all.
+/// Resolves the host and checks every address. If one address is not public, all are refused.
 pub(crate) async fn judged_addresses(
     names: &NameResolver,
     target: &PermittedTarget,
@@ -436,7 +436,7 @@ fn redirect(response: &reqwest::Response) -> Option<Url> {
     response.url().join(location).ok() // silent-ok: as above
 }
 
-/// The request that a redirect asks for; another origin gets no secrets.
+/// Builds the request that a redirect asks for. Secrets are dropped if the origin changes.
 fn redirected(mut request: Request, status: StatusCode, next: Url) -> Result<Request, EgressError> {
     if request.url.scheme() == "https" && next.scheme() == "http" {
         return Err(UrlRefusal::Downgrade.into());
@@ -477,7 +477,7 @@ fn builder(
         .dns_resolver(Arc::new(pins))
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
-        // One call is one attempt: who retries must know, count and record it.
+        // One call is one attempt. Callers retry themselves, because retries must be counted and recorded.
         .retry(reqwest::retry::never())
         .referer(false)
         .user_agent(concat!("clawk/", env!("CARGO_PKG_VERSION")))
@@ -493,7 +493,7 @@ fn build(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, EgressError
 fn proxy_for(endpoint: &Url, env: &EnvironmentSource) -> Result<Option<reqwest::Proxy>, EgressError> {
     let host = endpoint.host_str().unwrap_or_default().trim_matches(['[', ']']);
     let loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    // Upper-case `HTTP_PROXY` is left out where a request header could set it (CGI); we are no CGI.
+    // Other programs ignore upper-case `HTTP_PROXY`, because under CGI a request header could set it. clawk does not run under CGI.
     let names: &[&str] = match endpoint.scheme() {
         "https" => &["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"],
         _ => &["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"],
@@ -504,7 +504,7 @@ fn proxy_for(endpoint: &Url, env: &EnvironmentSource) -> Result<Option<reqwest::
     if loopback {
         return Ok(None);
     }
-    // The value may hold a password: it is not shown.
+    // The value may contain a password, so the message does not show it.
     let proxy = reqwest::Proxy::all(&value)
         .map_err(|_| EgressError::Setup(format!("`{name}` is not a proxy URL")))?;
     let except = env.non_empty("no_proxy").or_else(|| env.non_empty("NO_PROXY"));

@@ -1,11 +1,11 @@
-//! Errors of outgoing connections. Each cause is a variant, so that callers need not read text.
+//! Errors of outgoing connections. Each cause is a variant, so that callers need not parse text.
 
 use std::error::Error as StdError;
 use std::io;
 
 use crate::UrlRefusal;
 
-/// The wait that ended without an answer.
+/// The phase whose deadline passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadlinePhase {
     /// Name look-up, TCP and TLS.
@@ -19,7 +19,7 @@ pub enum DeadlinePhase {
 }
 
 impl DeadlinePhase {
-    /// The phase in words, for a message.
+    /// The phase's name for a message.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Connect => "connecting",
@@ -30,50 +30,50 @@ impl DeadlinePhase {
     }
 }
 
-/// Why there is no (whole) answer. No URL in it: a query may hold a key.
+/// The reason why there is no complete answer. It contains no URL, because a query may contain a key.
 #[derive(Debug, thiserror::Error)]
 pub enum EgressError {
     /// The rules forbid the request; nothing was sent.
     #[error("refused: {0}")]
     Refused(#[from] UrlRefusal),
-    /// The client cannot be set up.
+    /// The client can't be set up.
     #[error("cannot set up HTTP: {0}")]
     Setup(String),
-    /// The name has no address.
+    /// The host name has no address.
     #[error("no address for host `{host}`: {reason}")]
     Dns {
-        /// The host looked up.
+        /// The host name.
         host: String,
-        /// What the resolver said.
+        /// The resolver's message.
         reason: String,
     },
-    /// No connection.
+    /// Connecting failed.
     #[error("cannot connect: {0}")]
     Connect(String),
-    /// A certificate or handshake was not acceptable.
+    /// The certificate or the handshake was rejected.
     #[error("TLS failed: {0}")]
     Tls(String),
     /// A deadline passed.
     #[error("timed out {} after {ms} ms", .phase.as_str())]
     Timeout {
-        /// The wait that was too long.
+        /// The phase that took too long.
         phase: DeadlinePhase,
         /// Its limit, in milliseconds.
         ms: u64,
     },
-    /// The body is larger than allowed.
+    /// The body is larger than this limit, in bytes.
     #[error("the response is larger than {0} bytes")]
     TooLarge(u64),
-    /// The connection broke, or the peer does not speak HTTP.
+    /// The connection broke, or the server does not speak HTTP.
     #[error("connection broke: {0}")]
     Broken(String),
-    /// A server took the request and answered with a redirect; this is what became of that.
+    /// A server accepted the request and answered with a redirect. Following the redirect failed with this error.
     #[error("after a redirect: {0}")]
     Onward(Box<EgressError>),
 }
 
 impl EgressError {
-    /// A word for programs and the trace.
+    /// A short code for programs and the trace.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -90,7 +90,7 @@ impl EgressError {
     }
 }
 
-/// The resolver's failure inside a client error, found again by [`classify`].
+/// Marks a resolver failure inside a client error, so that [`classify`] can find it.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub(crate) struct LookupFailed {
@@ -119,13 +119,13 @@ pub(crate) fn classify(error: reqwest::Error, connect_ms: u64) -> EgressError {
         cause = current.source();
     }
     if error.is_connect() {
-        // The outer ones only say that it was a connection.
+        // The outer errors only say that connecting failed; the innermost has the reason.
         return EgressError::Connect(words.pop().unwrap_or_default());
     }
     EgressError::Broken(words.join(": "))
 }
 
-/// The cause that decides, if `error` is one.
+/// Converts `error` if it is a known cause; `None` otherwise.
 fn known(error: &(dyn StdError + 'static)) -> Option<EgressError> {
     if let Some(lookup) = error.downcast_ref::<LookupFailed>() {
         return Some(EgressError::Dns {
@@ -136,6 +136,6 @@ fn known(error: &(dyn StdError + 'static)) -> Option<EgressError> {
     if let Some(tls) = error.downcast_ref::<rustls::Error>() {
         return Some(EgressError::Tls(tls.to_string()));
     }
-    // An `io::Error` shows what it wraps only when asked.
+    // `io::Error` does not show its inner error as `source`, so get it explicitly.
     known(error.downcast_ref::<io::Error>()?.get_ref()?)
 }

@@ -1,8 +1,9 @@
-//! The only way out: clients of our own, and the proxy that a sandboxed tool has.
+//! All outgoing network connections: clawk's own clients, and the proxy for sandboxed tools. No other crate opens connections.
 //!
-//! * **Owns:** the connection to exactly the address that was judged, secrets at
-//!   the boundary ([`proxy`]), TLS roots, deadlines and size limits, what became of each connection ([`record`]).
-//! * **Depends on:** `clawk-proto` (where a request may go: [`HostAllowList`]), `clawk-secrets` (the environment's proxy and certificate variables, redaction).
+//! * **Owns:** connecting to exactly the address that was checked, inserting secrets at the boundary ([`proxy`]), TLS roots,
+//!   deadlines and size limits, the record of each connection ([`record`]).
+//! * **Depends on:** `clawk-proto` (where a request may go: [`HostAllowList`]), `clawk-secrets` (the environment's proxy and
+//!   certificate variables, redaction).
 //! * **Must not know:** what a request means, and who sent it.
 //! * **Start reading at:** [`HostAllowList::judge_place`], then [`proxy`], then [`EgressClient::guarded`].
 

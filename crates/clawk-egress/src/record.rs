@@ -1,11 +1,11 @@
-//! What became of each connection, for the trace: by which rule, to which address, how much, how long. Never what was said.
+//! The record of each connection for the trace: rule, address, bytes, duration. It never contains the transferred data.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// How a connection was asked for.
+/// The way in which a connection was requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionMethod {
     /// Plain HTTP through the proxy.
@@ -16,14 +16,14 @@ pub enum ConnectionMethod {
     Socks,
     /// `wasi:http` of a WebAssembly guest.
     Guest,
-    /// A client of ours, for an address that an agent chose.
+    /// An HTTP client of clawk, for an address that an agent chose.
     Guarded,
-    /// A client of ours, for an endpoint that the operator declared.
+    /// An HTTP client of clawk, for an endpoint that the operator declared.
     Declared,
 }
 
 impl ConnectionMethod {
-    /// The word for the trace.
+    /// The name for the trace.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -37,74 +37,74 @@ impl ConnectionMethod {
     }
 }
 
-/// One connection, or one that was refused.
+/// The record of one connection; also of a refused one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionRecord {
-    /// How it was asked for.
+    /// How the connection was requested.
     pub via: ConnectionMethod,
-    /// The name asked for, in normal form where it has one; at most 255 characters.
+    /// The requested host name, normalized if possible; at most 255 characters.
     pub host: String,
-    /// The port asked for; 0 where none could be read.
+    /// The requested port; 0 if none could be parsed.
     pub port: u16,
-    /// The address connected to.
+    /// The address that the proxy connected to.
     pub address: Option<IpAddr>,
-    /// The entry that let it pass.
+    /// The allow-list entry that allowed it.
     pub rule: Option<String>,
-    /// An entry allows the connection into the own network.
+    /// Whether an entry allows this connection into a private network.
     pub private: bool,
-    /// Its TLS ends here, so that requests and answers were seen.
+    /// Whether TLS was terminated, so that requests and answers were visible.
     pub terminated: bool,
-    /// Bytes that left.
+    /// Bytes sent.
     pub bytes_out: u64,
-    /// Bytes that came.
+    /// Bytes received.
     pub bytes_in: u64,
-    /// From the request to its end, milliseconds.
+    /// Time from the request to the end, in milliseconds.
     pub duration_ms: u64,
-    /// Names of secrets that were put in.
+    /// Names of the inserted secrets.
     pub secrets: Vec<Arc<str>>,
-    /// What the screen found and did not block.
+    /// Findings of the screen that did not block the request.
     pub findings: Vec<String>,
-    /// Why it was refused or ended; `None` for an ordinary end.
+    /// The reason why the connection was refused or cut; `None` if it ended normally.
     pub refused: Option<ConnectionDenial>,
 }
 
-/// Why a connection was not served, or cut.
+/// The reason why a connection was refused or cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionDenial {
-    /// A word for programs: `host`, `address`, `sni`, `smuggling`, …
+    /// A code for programs: `host`, `address`, `sni`, `smuggling`, …
     pub code: &'static str,
-    /// For people. No URL, no header value.
+    /// The reason in words. It contains no URL and no header value.
     pub reason: String,
 }
 
-/// Connections of one call: the first [`ConnectionLedger::KEPT`] one by one, the rest in sums.
+/// The connections of one call: the first [`ConnectionLedger::KEPT`] with details, the others as sums.
 #[derive(Debug, Default)]
 pub struct ConnectionLedger(Mutex<ConnectionReport>);
 
-/// What [`ConnectionLedger::take`] gives.
+/// The result of [`ConnectionLedger::take`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConnectionReport {
-    /// One by one, in the order of their ends.
+    /// Connections with details, ordered by their end.
     pub connections: Vec<ConnectionRecord>,
-    /// Connections beyond those that are listed one by one.
+    /// Sums over the other connections.
     pub more: ConnectionTotals,
 }
 
-/// Sums over connections that are not told one by one.
+/// Sums over connections that are not listed one by one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ConnectionTotals {
     /// Connections that were served.
     pub connected: u64,
     /// Connections that were refused.
     pub refused: u64,
-    /// Their bytes out.
+    /// Bytes sent.
     pub bytes_out: u64,
-    /// Their bytes in.
+    /// Bytes received.
     pub bytes_in: u64,
 }
 
 impl ConnectionReport {
-    /// Bytes that left by all of them.
+    /// Bytes sent by all connections.
     #[must_use]
     pub fn bytes_out(&self) -> u64 {
         self.connections
@@ -114,10 +114,10 @@ impl ConnectionReport {
 }
 
 impl ConnectionLedger {
-    /// How many connections are told one by one.
+    /// How many connections are listed one by one.
     pub const KEPT: usize = 64;
 
-    /// Adds one.
+    /// Adds a connection.
     pub fn add(&self, connection: ConnectionRecord) {
         let mut reached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if reached.connections.len() < Self::KEPT {
@@ -134,23 +134,23 @@ impl ConnectionLedger {
         more.bytes_in = more.bytes_in.saturating_add(connection.bytes_in);
     }
 
-    /// Everything so far; the ledger begins anew.
+    /// Returns all records so far, and clears the ledger.
     pub fn take(&self) -> ConnectionReport {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// A connection at work: written to the ledger when it is dropped, however it ends.
+/// The record of an open connection. It is written to the ledger when this is dropped.
 pub(crate) struct OpenConnection {
     ledger: Arc<ConnectionLedger>,
     started: Instant,
     pub(crate) connection: ConnectionRecord,
-    /// What a client of ours sends, counted when the server has answered.
+    /// Bytes that a client of clawk sends. They are added to the record when the server has answered.
     pub(crate) sent: u64,
     pub(crate) counts: Arc<ByteCounters>,
 }
 
-/// Bytes of one connection.
+/// Counters of the bytes of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct ByteCounters {
     pub(crate) bytes_out: AtomicU64,
@@ -182,7 +182,7 @@ impl OpenConnection {
         }
     }
 
-    /// The requested host, shortened, because the tool chose it.
+    /// Notes the requested host. The name is shortened, because the tool chose it.
     pub(crate) fn asked(&mut self, host: &str, port: u16) {
         self.connection.host = host.chars().filter(|c| !c.is_control()).take(255).collect();
         self.connection.port = port;

@@ -1,4 +1,4 @@
-//! A response whose body is read under limits.
+//! A response whose body is read with limits.
 
 use std::fmt;
 use std::future::Future;
@@ -14,13 +14,13 @@ use crate::error::classify;
 use crate::record::OpenConnection;
 use crate::{ClientDeadlines, DeadlinePhase, EgressError};
 
-/// The head of a response; the body comes by [`Response::chunk`] or [`Response::bytes`]. Dropping it closes the connection.
+/// The head of a response. Read the body with [`Response::chunk`] or [`Response::bytes`]. Dropping it closes the connection.
 pub struct Response {
     inner: reqwest::Response,
     clock: Clock,
     left: u64,
     max_bytes: u64,
-    /// Told when this is dropped.
+    /// The record, which is completed when this is dropped.
     open: OpenConnection,
 }
 
@@ -43,12 +43,12 @@ impl Response {
         })
     }
 
-    /// The status.
+    /// The HTTP status.
     pub fn status(&self) -> StatusCode {
         self.inner.status()
     }
 
-    /// The headers.
+    /// The response's headers.
     pub fn headers(&self) -> &HeaderMap {
         self.inner.headers()
     }
@@ -58,10 +58,10 @@ impl Response {
         self.inner.url()
     }
 
-    /// The next piece of the body; `None` at its proper end.
+    /// Reads the next piece of the body; `None` at its regular end.
     ///
     /// # Errors
-    /// [`EgressError::TooLarge`], [`EgressError::Timeout`] or [`EgressError::Broken`] (also when the body ends early).
+    /// [`EgressError::TooLarge`], [`EgressError::Timeout`] or [`EgressError::Broken`] (also if the body ends early).
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, EgressError> {
         let piece = self.clock.limit(DeadlinePhase::Idle, self.inner.chunk()).await?;
         let Some(piece) = piece.map_err(|error| classify(error, self.clock.deadlines.connect_ms))? else {
@@ -76,7 +76,7 @@ impl Response {
         Ok(Some(piece))
     }
 
-    /// The whole body.
+    /// Reads the whole body.
     ///
     /// # Errors
     /// The same errors as [`Response::chunk`].
@@ -88,11 +88,11 @@ impl Response {
         Ok(body.freeze())
     }
 
-    /// The first `max_bytes` bytes of the body, whatever happens after them: for error bodies.
+    /// Reads the first `max_bytes` bytes of the body. Errors are ignored: this is for bodies of error answers.
     pub async fn beginning(mut self, max_bytes: usize) -> Bytes {
         let mut body = BytesMut::new();
         while body.len() < max_bytes {
-            // silent-ok: what came before a break is all there is to show
+            // silent-ok: only the data before the break can be shown
             let Ok(Some(piece)) = self.chunk().await else {
                 break;
             };
@@ -109,7 +109,7 @@ impl fmt::Debug for Response {
     }
 }
 
-/// One exchange's deadlines.
+/// The deadlines of one exchange.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     pub(crate) deadlines: ClientDeadlines,
@@ -124,7 +124,7 @@ impl Clock {
         }
     }
 
-    /// Waits for `work` at most as long as `phase` allows, and never past the whole exchange's end.
+    /// Runs `work` for at most as long as `phase` allows, and never past the deadline of the whole exchange.
     pub(crate) async fn limit<T>(
         &self,
         phase: DeadlinePhase,

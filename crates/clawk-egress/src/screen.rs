@@ -1,30 +1,31 @@
-//! What looks at requests before they leave. Patterns are given from above; this crate knows none.
+//! The interface of the screen that checks requests before they are sent. Other crates provide the patterns; this crate has none.
 
 use std::fmt;
 
-/// Finds secrets in what leaves, by known values and by shape.
+/// Finds secrets in outgoing data, by known values and by patterns.
 pub trait SecretScreen: Send + Sync + fmt::Debug {
-    /// A new stream of bytes to look at.
+    /// Starts the check of a new stream of bytes.
     fn begin(&self) -> Box<dyn SecretScan>;
 }
 
-/// One stream of bytes: a URL, a header's value, a body.
+/// The check of one stream of bytes: a URL, a header value or a body.
 pub trait SecretScan: Send {
-    /// Takes the next piece; appends to `out` what may leave by now. A secret cut in two by a piece's edge is found all the
-    /// same: what may be the beginning of one is kept back.
+    /// Takes the next piece. Appends to `out` the bytes that may be sent now. The end of a piece is held back if a secret may begin
+    /// there, so that secrets across two pieces are found.
     fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> ScreenVerdict;
 
-    /// The stream's end: appends what was kept back.
+    /// Ends the stream: appends the bytes that were held back.
     fn finish(&mut self, out: &mut Vec<u8>) -> ScreenVerdict;
 }
 
-/// What a piece held.
+/// The result for one piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScreenVerdict {
-    /// Nothing.
+    /// No secret was found.
     Clean,
-    /// These kinds of secrets (names of patterns, never values); redacted in `out`, or left and told, as the policy says.
+    /// These kinds of secrets were found (names of patterns, never values). The policy decides whether `out` has them redacted or
+    /// as they are.
     Noted(Vec<String>),
-    /// This kind of secret; nothing more may leave.
+    /// This kind of secret was found. Nothing more may be sent.
     Blocked(String),
 }

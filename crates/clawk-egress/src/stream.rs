@@ -1,5 +1,5 @@
-//! A connection for protocols other than HTTP requests (WebSocket, mail), to an address that the operator wrote down or that a
-//! platform's own API gave.
+//! A connection for protocols other than HTTP requests (WebSocket, mail). Its address is from the operator or from a platform's own
+//! API.
 
 use std::fmt;
 use std::io;
@@ -35,7 +35,7 @@ impl fmt::Debug for EgressStream {
 }
 
 impl EgressStream {
-    /// Connects to a host, with TLS where `secure`; both together within `connect_ms`.
+    /// Connects to a host, with TLS if `secure`. TCP and TLS together must finish within `connect_ms`.
     ///
     /// # Errors
     /// [`EgressError`]; nothing was sent.
@@ -50,7 +50,7 @@ impl EgressStream {
             let tcp = TcpStream::connect((host, port))
                 .await
                 .map_err(|error| EgressError::Connect(error.to_string()))?;
-            // silent-ok: only a matter of speed
+            // silent-ok: it only affects speed
             let _fast = tcp.set_nodelay(true);
             if secure {
                 secured(tcp, host, env).await
@@ -67,10 +67,10 @@ impl EgressStream {
         }
     }
 
-    /// The same connection with TLS from here on (STARTTLS).
+    /// Starts TLS on this connection (STARTTLS).
     ///
     /// # Errors
-    /// [`EgressError::Tls`]; [`EgressError::Setup`] where it has TLS already.
+    /// [`EgressError::Tls`]; [`EgressError::Setup`] if it has TLS already.
     pub async fn secure(self, host: &str, env: &EnvironmentSource) -> Result<Self, EgressError> {
         match self.0 {
             Kind::Plain(tcp) => secured(tcp, host, env).await,

@@ -1,4 +1,4 @@
-//! TLS by rustls and ring; roots from the platform. See ADR 0008.
+//! TLS with rustls and ring, and the platform's root certificates. See ADR 0008.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,8 +7,8 @@ use rustls::{ClientConfig, RootCertStore};
 
 use crate::EgressError;
 
-/// A client configuration. Without `verified` it knows no root at all, for endpoints that speak plain http: reading the
-/// platform's certificates costs milliseconds.
+/// A client configuration. If not `verified`, it has no roots, for endpoints that use plain http: reading the platform's
+/// certificates takes milliseconds.
 pub(crate) fn config(verified: bool, env: &EnvironmentSource) -> Result<ClientConfig, EgressError> {
     let roots = if verified {
         roots(env)?
@@ -22,17 +22,17 @@ pub(crate) fn config(verified: bool, env: &EnvironmentSource) -> Result<ClientCo
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// A client configuration that verifies servers by the platform's roots, or those of `SSL_CERT_FILE` and `SSL_CERT_DIR`; for
+/// A client configuration that verifies servers with the platform's roots, or with those of `SSL_CERT_FILE` and `SSL_CERT_DIR`. For
 /// protocols other than HTTP.
 ///
 /// # Errors
-/// [`EgressError::Setup`] when the roots are not usable.
+/// [`EgressError::Setup`] if the roots can't be used.
 pub fn verified(env: &EnvironmentSource) -> Result<ClientConfig, EgressError> {
     config(true, env)
 }
 
-/// The certificates of the roots, as PEM, for a trust file inside a sandbox; empty when only the built-in set is there, which
-/// holds keys and no certificates.
+/// The root certificates as PEM, for a trust file inside a sandbox. Empty if only the built-in set is available, because that set
+/// contains keys without certificates.
 pub(crate) fn bundle(env: &EnvironmentSource) -> String {
     let (file, dir) = (env.path("SSL_CERT_FILE"), env.path("SSL_CERT_DIR"));
     let found = if file.is_some() || dir.is_some() {
@@ -47,8 +47,8 @@ pub(crate) fn bundle(env: &EnvironmentSource) -> String {
         .collect()
 }
 
-/// The roots that `SSL_CERT_FILE` and `SSL_CERT_DIR` name; else the platform's, read once per process. The built-in set helps
-/// only if the operator named none: named roots that can't be read are an error, never a weaker run.
+/// The roots that `SSL_CERT_FILE` and `SSL_CERT_DIR` name; otherwise the platform's roots, read once per process. The built-in set
+/// is used only if the operator named none. Named roots that can't be read are an error, so that verification never becomes weaker.
 fn roots(env: &EnvironmentSource) -> Result<Arc<RootCertStore>, EgressError> {
     static PLATFORM: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     let (file, dir) = (env.path("SSL_CERT_FILE"), env.path("SSL_CERT_DIR"));

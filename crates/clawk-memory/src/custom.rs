@@ -1,7 +1,8 @@
-//! Memory stores that an MCP server keeps (`backend: custom`, CKP §5.6): it offers the tools `store`, `query` and `forget`.
+//! Memory stores on an MCP server (`backend: custom`, CKP §5.6). The server offers the tools `store`, `query` and `forget`.
 //!
-//! The server is somebody else's. Where an entry came from, and whose it is, goes with it as a sealed text that only this state's key
-//! opens, for this entry and this content; what comes back without it, or changed, is untrusted and nobody's.
+//! The server is a third party's and is not trusted. Each entry is stored together with its provenance and conversation as an
+//! encrypted mark. Only this state's key opens the mark, and only for this entry and content. If an entry comes back without its
+//! mark, or changed, it is untrusted and belongs to no conversation.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,24 +24,24 @@ use clawk_trace::chain::digest_of;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// Entries of one part that an operator can look at. The three tools know no pages.
+/// How many entries of one scope an operator can list. The three tools have no paging.
 const MAX_LISTED: usize = 10_000;
 
-/// Before and after everything that was ever stored.
+/// A time range that covers every entry.
 const EVER: (&str, &str) = ("1970-01-01T00:00:00Z", "9999-12-31T23:59:59Z");
 
-/// The origin of what can't show where it came from.
+/// The origin of an entry without a valid mark.
 const UNKNOWN: &str = "memory";
 
-/// `backend: custom`.
+/// Whether the store has `backend: custom`.
 #[must_use]
 pub fn is_custom(store: &Store) -> bool {
     store.backend == Some(StoreBackend::Custom)
 }
 
-/// An MCP server that keeps a store.
+/// An MCP server that holds a store.
 pub trait CustomStoreServer: Send + Sync + fmt::Debug {
-    /// What one of its tools answers, or why it does not.
+    /// Calls one of the server's tools. Returns its result, or the reason for the failure.
     fn call<'a>(
         &'a self,
         tool: &'static str,
@@ -48,15 +49,15 @@ pub trait CustomStoreServer: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'a, Result<Value, String>>;
 }
 
-/// The stores of an agent that MCP servers keep.
+/// The memory stores of an agent that are on MCP servers.
 #[derive(Debug)]
 pub struct CustomMemory {
-    /// By the store's name: its server, or why there is none.
+    /// By store name: the server, or the reason why there is none.
     keepers: BTreeMap<String, Result<Arc<dyn CustomStoreServer>, String>>,
     vault: SealKeyring,
 }
 
-/// An entry as a server gives it back.
+/// An entry as the server returns it.
 #[derive(Debug, Deserialize)]
 struct CustomStoreEntry {
     id: String,
@@ -69,7 +70,7 @@ struct CustomStoreEntry {
     timestamp: Option<String>,
     #[serde(default)]
     score: Option<f64>,
-    /// What was sealed when it was stored.
+    /// The sealed mark that was stored with the entry.
     #[serde(default)]
     mark: Option<String>,
 }
@@ -83,14 +84,14 @@ struct CustomStoreResponse {
     total: Option<u64>,
 }
 
-/// For what a mark is sealed: this entry of this scope of the store, with this content.
+/// The place that a mark is bound to: this store, scope, entry and content.
 fn place_of((store, part): (&str, &str), id: &str, key: Option<&str>, content: &Value) -> String {
     let whole = json!([store, part, id, key, content]).to_string();
     format!("custom/{}", digest_of(whole.as_bytes()).to_hex())
 }
 
 impl CustomMemory {
-    /// `vault` seals where entries came from.
+    /// Creates the stores. `vault` seals the entries' marks.
     #[must_use]
     pub const fn new(
         keepers: BTreeMap<String, Result<Arc<dyn CustomStoreServer>, String>>,
@@ -151,7 +152,7 @@ impl CustomMemory {
         })
     }
 
-    /// The entry, with where it came from if it can show that.
+    /// Converts a returned entry. Its provenance is taken from the mark if the mark is valid.
     fn hit(&self, store: &Store, part: &str, given: CustomStoreEntry) -> EntryHit {
         let CustomStoreEntry {
             id,
@@ -178,7 +179,7 @@ impl CustomMemory {
         }
     }
 
-    /// The entries of an answer that count for these, at most so many.
+    /// The returned entries that `whose` admits, at most `limit`.
     fn hits(
         &self,
         (store, part): (&Store, &str),
@@ -189,7 +190,7 @@ impl CustomMemory {
         let hits = answer.into_iter().map(|given| self.hit(store, part, given));
         let counts = |hit: &EntryHit| match whose {
             ConversationFilter::All => true,
-            // What can't show whose it is may be another's.
+            // An entry without a valid mark may belong to another conversation.
             ConversationFilter::Of(_) => hit.mark.origin != UNKNOWN && whose.holds(&hit.mark.whose),
         };
         hits.filter(counts).take(limit).collect()
@@ -215,7 +216,7 @@ fn object<const N: usize>(members: [(&str, Value); N]) -> Map<String, Value> {
         .collect()
 }
 
-/// What the server is asked to look among; absent: everybody's.
+/// The conversations that the server should search; `None`: all.
 fn owners(whose: &ConversationFilter) -> Option<Vec<&str>> {
     match whose {
         ConversationFilter::All => None,
@@ -227,7 +228,7 @@ fn owners(whose: &ConversationFilter) -> Option<Vec<&str>> {
 }
 
 impl MemoryInspector for CustomMemory {
-    /// The three tools list no parts, so those that the manifest speaks of are asked for.
+    /// The three tools can't list scopes. So the scopes that the manifest names are queried one by one.
     fn parts<'a>(
         &'a self,
         store: &'a Store,
@@ -240,7 +241,7 @@ impl MemoryInspector for CustomMemory {
                 let answer = self.query_part(store, part, nothing).await?;
                 let total = match answer.total {
                     Some(total) => total,
-                    // A server need not count.
+                    // The server does not have to return a total.
                     None => {
                         let all = self.page(store, part, WHOLE).await?;
                         u64::try_from(all.len()).unwrap_or(u64::MAX)
@@ -302,7 +303,7 @@ impl MemoryInspector for CustomMemory {
             for by in ["id", "key"] {
                 let one = vec![(by, json!(name)), ("limit", json!(MAX_LISTED))];
                 let answer = self.query_part(store, part, one).await?;
-                // A server that answers with other entries is not believed.
+                // Ignore entries that were not asked for: the server is not trusted.
                 let is_meant = |given: &CustomStoreEntry| {
                     (if by == "id" {
                         Some(&given.id)
@@ -333,7 +334,7 @@ impl MemoryInspector for CustomMemory {
     }
 }
 
-/// Everything that counts.
+/// A page that covers all entries.
 const WHOLE: Page = Page {
     aside: false,
     before: None,
@@ -395,7 +396,7 @@ impl Memory for CustomMemory {
             let used = answer.used;
             let mut given = answer.entries;
             if let StoreQuery::Key(key) = &query {
-                // A server that answers with other entries is not believed.
+                // Ignore entries that were not asked for: the server is not trusted.
                 given.retain(|given| given.key.as_ref() == Some(key) || given.id == *key);
             }
             let mut hits = self.hits((store, &place.part(store)), given, &whose, limit);
@@ -528,7 +529,7 @@ impl Memory for CustomMemory {
                 ("ids", json!([id])),
             ]);
             let _told = self.call(store, "forget", arguments).await?;
-            // Its word alone is not enough.
+            // Check again, because the server is not trusted.
             if !named(look().await?).is_empty() {
                 return Err(fault(store, "its server's `forget` left the entry where it was"));
             }

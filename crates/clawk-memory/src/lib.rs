@@ -1,7 +1,8 @@
-//! Memory stores that do not lie in the state's database: files that a person can read, collections of a Qdrant server, an MCP
-//! server of somebody else's.
+//! Memory stores outside the state's database: files that a person can read, collections on a Qdrant server, third-party MCP
+//! servers.
 //!
-//! *Owns:* the files of a store: `entries.jsonl`, `entries.md`, a workspace's folder; the collections on Qdrant; which back end serves which store.
+//! *Owns:* the files of a store (`entries.jsonl`, `entries.md`, a workspace's folder), the collections on Qdrant, the choice of a
+//! back end per store.
 //! *Depends on:* the kernel's memory port, `clawk-recall`, `clawk-egress` for HTTP.
 //! *Must not know:* SQL, policy, sessions.
 //! *Start reading at:* [`FolderMemory`], then `files::part`, then [`QdrantMemory`].

@@ -1,4 +1,4 @@
-//! Which back end serves which store.
+//! Chooses the back end for each store.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::custom::is_custom;
 use crate::files::FolderMemory;
 use crate::qdrant::is_on_qdrant;
 
-/// The stores of an agent: in the state's database, in folders, on a PostgreSQL or a Qdrant server, or with an MCP server.
+/// The memory stores of an agent: in the state's database, in folders, on a PostgreSQL or Qdrant server, or on an MCP server.
 #[derive(Debug)]
 pub struct MemoryStores {
     database: Arc<dyn Memory>,
@@ -21,12 +21,12 @@ pub struct MemoryStores {
     postgres: Result<Arc<dyn Memory>, String>,
     qdrant: Result<Arc<dyn Memory>, String>,
     custom: Result<Arc<dyn Memory>, String>,
-    /// Stores outside of the state are read and not changed.
+    /// Whether stores outside the state are read-only.
     untouched: bool,
 }
 
 impl MemoryStores {
-    /// `database` serves what no other back end does.
+    /// Creates the set. `database` serves all stores that no other back end serves.
     #[must_use]
     pub fn new(database: Arc<dyn Memory>, files: FolderMemory) -> Self {
         Self {
@@ -39,41 +39,40 @@ impl MemoryStores {
         }
     }
 
-    /// What serves `backend: postgresql` and `pgvector`, or why nothing does.
+    /// Sets the back end for `backend: postgresql` and `pgvector`, or the reason why there is none.
     #[must_use]
     pub fn with_postgres(mut self, postgres: Result<Arc<dyn Memory>, String>) -> Self {
         self.postgres = postgres;
         self
     }
 
-    /// What serves `backend: qdrant`, or why nothing does.
+    /// Sets the back end for `backend: qdrant`, or the reason why there is none.
     #[must_use]
     pub fn with_qdrant(mut self, qdrant: Result<Arc<dyn Memory>, String>) -> Self {
         self.qdrant = qdrant;
         self
     }
 
-    /// What serves `backend: custom`, or why nothing does.
+    /// Sets the back end for `backend: custom`, or the reason why there is none.
     #[must_use]
     pub fn with_custom(mut self, custom: Result<Arc<dyn Memory>, String>) -> Self {
         self.custom = custom;
         self
     }
 
-    /// For a dry run, which works on a copy of the state: stores on servers and in folders outside of the state are read, and never
-    /// changed.
+    /// For a dry run, which works on a copy of the state: makes stores on servers and in folders outside the state read-only.
     #[must_use]
     pub const fn untouched_outside(mut self, untouched: bool) -> Self {
         self.untouched = untouched;
         self
     }
 
-    /// The store lies outside of the state, and is not to be changed.
+    /// Whether this store is outside the state and read-only.
     fn stays(&self, store: &Store) -> bool {
         self.untouched && (self.server(store).is_some() || (is_in_files(store) && store.path.is_some()))
     }
 
-    /// The server that the store is on, or why there is none; `None`: it is on no server.
+    /// The server of the store, or the reason why there is none. `None`: the store is not on a server.
     fn server(&self, store: &Store) -> Option<&Result<Arc<dyn Memory>, String>> {
         if is_on_postgres(store) {
             return Some(&self.postgres);
@@ -88,7 +87,7 @@ impl MemoryStores {
         match self.server(store) {
             Some(Ok(server)) => &**server,
             _ if is_in_files(store) => &self.files,
-            // A store of another back end is refused there as well.
+            // The database also refuses stores of an unknown back end.
             Some(Err(_)) | None => &*self.database,
         }
     }
@@ -98,7 +97,7 @@ fn done<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, Result<T, MemoryError>> {
     Box::pin(std::future::ready(Ok(value)))
 }
 
-/// `backend: postgresql`, or `pgvector`, which must have the extension.
+/// Whether the store has `backend: postgresql`, or `pgvector`, which needs the extension.
 #[must_use]
 pub fn is_on_postgres(store: &Store) -> bool {
     matches!(
@@ -107,7 +106,7 @@ pub fn is_on_postgres(store: &Store) -> bool {
     )
 }
 
-/// `backend: filesystem`, or a workspace with a `path` and no back end.
+/// Whether the store has `backend: filesystem`, or is a workspace with a `path` and no back end.
 fn is_in_files(store: &Store) -> bool {
     match store.backend {
         Some(StoreBackend::Filesystem) => true,

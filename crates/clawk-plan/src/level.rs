@@ -1,17 +1,17 @@
-//! Isolation levels, what a run really got, and refusals (CKP §5.7, R32, R36).
+//! Isolation levels, the enforcement that a run obtained, and refusals (CKP §5.7, R32, R36).
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The isolation of a tool, the weakest level first.
+/// The isolation level of a tool, ordered from the weakest to the strongest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// The agent's own user.
+    /// No isolation: the tool runs as the agent's own user.
     None,
-    /// A process of its own with limits, an explicit environment and a supervisor that ends it.
+    /// A separate process with resource limits, an explicit environment and a supervisor that ends it.
     #[default]
     Process,
     /// A WebAssembly guest.
@@ -23,7 +23,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The manifest's word.
+    /// The level's name in a manifest, for example `process`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -42,37 +42,37 @@ impl fmt::Display for Level {
     }
 }
 
-/// The kind of code that ran. Only a program has a sandbox level; a built-in or a remote endpoint has none.
+/// What kind of code ran. Only local programs have a sandbox level; built-in tools and remote endpoints have none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CodeOrigin {
-    /// Code that the level encloses, or that level `none` leaves open.
+    /// A local program. The level isolates it, unless the level is `none`.
     #[default]
     Local,
-    /// Our own code inside the agent, which reaches the host only through guards of ours, or not at all.
+    /// clawk's own code inside the agent's process. It reaches the host only through clawk's guards, or not at all.
     BuiltIn,
-    /// Somebody else's machine: an endpoint that the operator declared.
+    /// A remote machine, reached through an endpoint that the operator declared.
     Remote,
 }
 
-/// The enforcement a call really had; goes into the trace.
+/// The enforcement that a call really obtained. It is written to the trace.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ObtainedEnforcement {
     /// The level.
     pub level: Level,
-    /// Whose code ran.
+    /// What kind of code ran.
     #[serde(default)]
     pub place: CodeOrigin,
-    /// The mechanisms that held it: `rlimit:nofile`, `watcher:memory`, `session`, …
+    /// The mechanisms that enforced the plan: `rlimit:nofile`, `watcher:memory`, `session`, …
     #[serde(default)]
     pub mechanisms: Vec<String>,
-    /// What the plan asks for and no mechanism enforced.
+    /// Parts of the plan that no mechanism enforced.
     #[serde(default)]
     pub missing: Vec<String>,
 }
 
 impl ObtainedEnforcement {
-    /// A built-in inside the agent that needs no walls: `no-host-access`, `egress:guarded`.
+    /// For a built-in tool that needs no isolation. Examples of `mechanism`: `no-host-access`, `egress:guarded`.
     #[must_use]
     pub fn in_process(mechanism: &str) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl ObtainedEnforcement {
         }
     }
 
-    /// A declared endpoint's work.
+    /// For work that a declared remote endpoint did.
     #[must_use]
     pub fn remote(mechanism: &str) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl ObtainedEnforcement {
         }
     }
 
-    /// Level `none`, because that was asked for: inside the agent, under checks of its own only.
+    /// For level `none`, if the manifest asked for it: the tool runs inside the agent, under its own checks only.
     #[must_use]
     pub fn open(mechanism: &str) -> Self {
         Self {
@@ -101,7 +101,7 @@ impl ObtainedEnforcement {
         }
     }
 
-    /// The word for the trace and the terminal: the level, or `built-in` or `remote` where no level applies.
+    /// The name for the trace and the terminal: the level, or `built-in` or `remote` for code without a level.
     #[must_use]
     pub const fn label(&self) -> &'static str {
         match self.place {
@@ -112,20 +112,20 @@ impl ObtainedEnforcement {
     }
 }
 
-/// Why nothing was started; `-32010` on the wire.
+/// The reason why nothing was started; error code `-32010` on the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "refusal", rename_all = "snake_case")]
 pub enum SandboxRefusal {
-    /// The level or a part of it can't be had here (R32).
+    /// This host can't provide the level, or a part of it (R32).
     #[error("sandbox level `{level}` is not available: {mechanism}: {missing}; {hint}")]
     Unavailable {
         /// The level asked for.
         level: Level,
-        /// The mechanism that would enforce it.
+        /// The mechanism that would enforce the level.
         mechanism: String,
         /// What is missing on this host.
         missing: String,
-        /// The cure.
+        /// How to fix it.
         hint: String,
     },
     /// A rule of the sandbox forbids this call.
@@ -138,12 +138,12 @@ pub enum SandboxRefusal {
         /// What would have been accepted.
         allowed: String,
     },
-    /// The enclosed process could not be set up; the tool itself did not run (R36).
+    /// Setting up the isolated process failed; the tool itself did not run (R36).
     #[error("could not start `{program}`: {reason}")]
     Setup {
         /// The program that was to run.
         program: String,
-        /// The cause, and what would mend it.
+        /// The cause, and how to fix it.
         reason: String,
     },
 }

@@ -1,11 +1,12 @@
-//! From a Sandbox primitive to what a tool may do: capabilities, levels, static checks, the agent's own files, judged places.
+//! Compiles a Sandbox primitive into a plan: isolation level, capabilities, static checks, the agent's own files, real paths of
+//! mounts.
 //!
-//! *Owns*: the capability plan, what it resolves to on this host, static checks of a call, refusals.
-//! *Depends on*: `clawk-manifest` for the Sandbox model, `clawk-proto` for places in the network.
-//! *Must not know*: how a level is made; it reads names and metadata, and starts nothing.
+//! *Owns*: the capability plan, its form on this host, the static checks of a call, refusals.
+//! *Depends on*: `clawk-manifest` for the Sandbox model, `clawk-proto` for network addresses.
+//! *Must not know*: how a level is enforced. This crate reads file names and metadata, and starts no process.
 //! *Start reading at*: [`plan`], then [`preflight`], then [`own`].
 //!
-//! A level that this host can't give is refused, never served weaker (R32).
+//! If this host can't provide a level, the call is refused. clawk never falls back to a weaker level (R32).
 
 pub mod level;
 pub mod machine;

@@ -3,16 +3,16 @@
 use crate::level::{Level, SandboxRefusal};
 use crate::plan::{NetworkMode, Plan};
 
-/// Memory for the machine's kernel and its agent, beside the tool, in MiB.
+/// Memory for the guest's kernel and its agent, in addition to the tool's memory, in MiB.
 pub const KERNEL_MB: u64 = 192;
 
-/// The most memory of a machine, in MiB: the memory is one file of the box, and no file of a box is larger.
+/// The maximum memory of a machine, in MiB. The memory is one file of the sandbox, and the file size limit applies to it.
 const LARGEST_MB: u64 = 2047;
 
 /// Checks that a virtual machine can serve the plan.
 ///
 /// # Errors
-/// Names what the machine can't do, and the cure.
+/// Names what the machine can't do, and how to fix it.
 pub fn servable(plan: &Plan) -> Result<(), SandboxRefusal> {
     if plan.network().mode != NetworkMode::Deny {
         return Err(refusal(
@@ -41,7 +41,7 @@ pub fn servable(plan: &Plan) -> Result<(), SandboxRefusal> {
     }
 }
 
-/// The refusal of level `vm`: what would hold it, what is missing, and the cure.
+/// Builds the refusal of level `vm`: the mechanism that would enforce it, what is missing, and how to fix it.
 #[must_use]
 pub fn refusal(mechanism: &str, missing: impl Into<String>, hint: &str) -> SandboxRefusal {
     SandboxRefusal::Unavailable {

@@ -1,6 +1,6 @@
-//! The agent's own files: all that a start reads to know what the agent may do. Tools may read them where a mount shows them,
-//! and never change, replace, move or make one: they would give themselves other rights at the next start (ADR 0025).
-//! What a plan keeps is decided here, once, by names; each level judges by what it really reaches.
+//! The agent's own files: every file that decides at start what the agent may do. A tool may read such a file through a mount, but
+//! never create, change, move or replace one. Otherwise the tool could give itself other rights at the next start (ADR 0025). This
+//! module computes the protected paths of a plan once, by name. Each level then checks the files that a path really reaches.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -15,21 +15,21 @@ use crate::place::trail;
 use crate::plan::{Filesystem, FsMode};
 use crate::preflight::path::lexical;
 
-/// Entries of own folders that are looked through for files of further names.
+/// How many entries of own folders are checked for files with more than one hard link.
 const MAX_ENTRIES: usize = 50_000;
 
-/// Files of this machine that belong to the runtime and not to the tools.
+/// Files of this machine that belong to the runtime. Tools must not change them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuntimeFiles {
-    /// The state directory: no tool sees it, whatever is mounted.
+    /// The state directory. No tool can see it, whatever the mounts are.
     pub state: Option<PathBuf>,
-    /// Files and folders that a start reads, absolute, also those that it would read if they were there. A folder stands for
-    /// all that is in it.
+    /// Absolute paths of files and folders that the agent reads at start. Paths that do not exist yet are included. A folder
+    /// includes everything below it.
     pub files: Vec<PathBuf>,
 }
 
 impl RuntimeFiles {
-    /// Nothing.
+    /// No files.
     #[must_use]
     pub fn nothing() -> Self {
         Self::default()
@@ -37,13 +37,14 @@ impl RuntimeFiles {
 }
 
 impl Filesystem {
-    /// Takes over what of `files` a writable mount shows, under every name that it has there; of links on the way to one, the
-    /// links, and not what else lies behind them. A mount that lies in an own folder, or is an own file, is read-only from now on.
+    /// Protects those of `files` that a writable mount shows, under every name that they have in the mount. If a path goes through
+    /// a link, the link is protected, but not the other files behind it. A mount inside one of the agent's own folders, and a mount
+    /// that is one of the agent's own files, become read-only.
     pub(crate) fn keep(&mut self, files: &[PathBuf], base: &Path) {
         let all = files.iter().map(|file| {
             let given = base.join(file);
             let way = trail(&given);
-            // As it is given, it says what it passes.
+            // Keep the path as given: it names the folders that it passes through.
             let given = if way.left.is_empty() {
                 lexical(base, file)
             } else {
@@ -81,13 +82,14 @@ impl Filesystem {
         self.own = own.into_iter().collect();
     }
 
-    /// Tells whether this path is one of the agent's own files or lies in an own folder. Compares names only.
+    /// Whether this path is one of the agent's own files or is inside one of the agent's own folders. Compares names only.
     #[must_use]
     pub fn keeps(&self, absolute: &Path) -> bool {
         self.own.iter().any(|own| absolute.starts_with(own))
     }
 
-    /// The own folder that a writable mount lies in: nothing of such a mount can be written, so that it should not say `rw`.
+    /// Finds a writable mount that is inside one of the agent's own folders. Nothing in such a mount can be written, so the
+    /// manifest should not say `rw`. Returns the mount and the own folder.
     #[must_use]
     pub fn contradicts(&self, own: &RuntimeFiles, base: &Path) -> Option<(PathBuf, PathBuf)> {
         let mounts = self.shown_mounts().into_iter();
@@ -100,7 +102,7 @@ impl Filesystem {
         })
     }
 
-    /// Why the file at `path` is not changed.
+    /// Builds the refusal of a change to the agent's own file at `path`.
     pub(crate) fn kept_refusal(&self, subject: String, absolute: &Path, base: &Path) -> SandboxRefusal {
         let roots = self.shown_mounts().into_iter();
         let holder = roots
@@ -121,22 +123,22 @@ impl Filesystem {
     }
 }
 
-/// Judges changes of files by their real names and by their identity.
+/// Checks changes of files against the agent's own files, by real name and by identity (device and inode).
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct RuntimeFileGuard {
-    /// Sorted, those above before those below.
+    /// Names of the agent's own files, sorted: parents before children.
     names: Vec<PathBuf>,
-    /// Folders that lead to one.
+    /// Folders on the path to one of the agent's own files.
     above: HashSet<PathBuf>,
-    /// Own files, and files in own folders that have further names: device and inode.
+    /// Device and inode of the agent's own files, and of files in the agent's own folders that have more than one hard link.
     files: HashSet<(u64, u64)>,
-    /// The folder of each, and its name there: a folder may be seen in two places.
+    /// Device and inode of the folder of each of these files, and the file's name in it. A folder may be mounted at two paths.
     entries: HashSet<(u64, u64, OsString)>,
     above_files: HashSet<(u64, u64)>,
 }
 
 impl RuntimeFileGuard {
-    /// Takes the current state of these paths.
+    /// Reads the current state of these paths.
     pub fn of(own: &[PathBuf]) -> Self {
         let mut kept = Self::default();
         for mut way in own.iter().map(|path| trail(path)) {
@@ -151,7 +153,7 @@ impl RuntimeFileGuard {
         kept
     }
 
-    /// A folder that leads to one, and all above it.
+    /// Adds a folder on the path to one of the agent's own files, and all its parents.
     fn lead(&mut self, folder: &Path) {
         for folder in folder.ancestors() {
             if !self.above.insert(folder.to_path_buf()) {
@@ -191,7 +193,7 @@ impl RuntimeFileGuard {
         }
     }
 
-    /// The same by the name that `source` has where a tool sees it.
+    /// Adds the names that these files have where `source` is mounted at `target`.
     pub fn also_at(&mut self, source: &Path, target: &Path) {
         let moved = |path: &Path| match path.strip_prefix(source) {
             Ok(below) if below.as_os_str().is_empty() => Some(target.to_owned()),
@@ -213,48 +215,48 @@ impl RuntimeFileGuard {
         self.names.dedup();
     }
 
-    /// Their real names, those above before those below.
+    /// The real names of the agent's own files, parents before children.
     pub fn names(&self) -> impl Iterator<Item = &Path> {
         self.names.iter().map(PathBuf::as_path)
     }
 
-    /// The files that it knows: device and inode.
+    /// Device and inode of the known files.
     pub fn files(&self) -> impl Iterator<Item = (u64, u64)> {
         self.files.iter().copied()
     }
 
-    /// There are none.
+    /// Whether there are no files to protect.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// The name leads to an own file, or into an own folder.
+    /// Whether this name is one of the agent's own files or is inside one of the agent's own folders.
     pub fn holds(&self, real: &Path) -> bool {
         self.names.iter().any(|name| lies_in(real, name))
     }
 
-    /// The name is a folder above an own file.
+    /// Whether this name is a folder above one of the agent's own files.
     pub fn leads(&self, real: &Path) -> bool {
         self.above.contains(real)
     }
 
-    /// The name is the same file under another name.
+    /// Whether this device and inode belong to one of the agent's own files, perhaps under another name.
     pub fn is(&self, dev: u64, ino: u64) -> bool {
         self.files.contains(&(dev, ino))
     }
 
-    /// The name is the folder above an own file, under another name.
+    /// Whether this device and inode belong to a folder above one of the agent's own files, perhaps under another name.
     pub fn is_above(&self, dev: u64, ino: u64) -> bool {
         self.above_files.contains(&(dev, ino))
     }
 
-    /// The name is the place of an own file, in a folder under another name.
+    /// Whether the entry `last` of this folder is one of the agent's own files. The folder is identified by device and inode.
     pub fn is_entry(&self, dev: u64, ino: u64, last: &OsStr) -> bool {
         self.entries.contains(&(dev, ino, last.to_owned()))
     }
 }
 
-/// `real` is `name`, or below it; both without `.` and `..`. By bytes: it is asked at every change that a tool makes.
+/// Whether `real` is `name` or is below it. Both must be without `.` and `..`. Compares bytes, because every file change calls it.
 fn lies_in(real: &Path, name: &Path) -> bool {
     let rest = real
         .as_os_str()

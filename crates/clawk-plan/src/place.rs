@@ -1,6 +1,5 @@
-//! Where a plan's mounts really lie. A mount below a writable one has a name that a tool can give to something else between two
-//! calls: put a link in the place of the folder, and the next call would show what the link leads to. So no link is followed
-//! that lies where a tool may write.
+//! Resolves the real paths of a plan's mounts. If one mount is below a writable mount, a tool can replace its folder by a link
+//! between two calls, and the next call would mount the link's target. So links inside writable mounts are never followed.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -11,10 +10,10 @@ use std::path::{Component, Path, PathBuf};
 use crate::plan::Filesystem;
 use crate::preflight::path::lexical;
 
-/// Links on one way, as the kernel's limit.
+/// The maximum number of links in one path; the kernel has the same limit.
 const MAX_LINKS: usize = 40;
 
-/// The real places of a plan's writable mounts.
+/// The real paths of a plan's writable mounts.
 pub fn writable(filesystem: &Filesystem, base: &Path) -> Vec<PathBuf> {
     let mounts = filesystem.shown_mounts().into_iter();
     mounts
@@ -23,11 +22,11 @@ pub fn writable(filesystem: &Filesystem, base: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Follows `path` to its real place, but no link inside of `writable`. The place itself must still be opened without
-/// following links.
+/// Resolves `path` to its real path, but follows no link inside `writable`. The caller must still open the result without following
+/// links.
 ///
 /// # Errors
-/// The file does not exist, or a link stands where a tool could have put it.
+/// The file does not exist, or the path goes through a link that a tool could have created.
 pub fn resolve(path: &Path, writable: &[PathBuf]) -> io::Result<PathBuf> {
     let mut links = 0;
     walk(path, |folder, next, _| {
@@ -49,27 +48,27 @@ pub fn resolve(path: &Path, writable: &[PathBuf]) -> io::Result<PathBuf> {
     .map(|(place, _)| place)
 }
 
-/// The ways by which a file or a folder is reached.
+/// The names and links through which a file or a folder is reached.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct PathTrail {
-    /// Links to folders on the way: other things lie behind them, too.
+    /// Links to folders on the path. Other files are reached through them, too.
     pub links: Vec<PathBuf>,
-    /// Its own names: links that lead to itself.
+    /// Links that lead to the file itself.
     pub names: Vec<PathBuf>,
-    /// Where it really is. What is not there is named as it would be.
+    /// The real path. Parts that do not exist are kept as written.
     pub place: PathBuf,
-    /// Folders that were entered and left again by `..`: with a link in the place of one, the way leads elsewhere.
+    /// Folders that the path enters and leaves again by `..`. If such a folder is replaced by a link, the path leads elsewhere.
     pub left: Vec<PathBuf>,
 }
 
 impl PathTrail {
-    /// All links, then the place.
+    /// All links, then the real path.
     pub fn all(self) -> impl Iterator<Item = PathBuf> {
         self.links.into_iter().chain(self.names).chain([self.place])
     }
 }
 
-/// How `path`, absolute, is reached.
+/// Finds the links and the real path of `path`, which must be absolute.
 pub fn trail(path: &Path) -> PathTrail {
     let (mut links, mut names) = (Vec::new(), Vec::new());
     let Ok((place, left)) = walk::<Infallible>(path, |_, next, last| {
@@ -89,8 +88,9 @@ pub fn trail(path: &Path) -> PathTrail {
     }
 }
 
-/// Goes from the root to `path`, name by name; `target` says of a folder and a place in it where that leads, if it is a link; it is
-/// told whether nothing follows. Where it ends, and the folders that were left by `..`.
+/// Walks from the root to `path`, one name at a time. `target` gets the current folder, the next path, and whether this is the last
+/// name; it returns the link's target if the next path is a link to follow. Returns the real path, and the folders that were left
+/// by `..`.
 fn walk<E>(
     path: &Path,
     mut target: impl FnMut(&Path, &Path, bool) -> Result<Option<PathBuf>, E>,

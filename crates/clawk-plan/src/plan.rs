@@ -1,4 +1,4 @@
-//! The plan of a Sandbox primitive, with every default filled in. Pure.
+//! The plan of a Sandbox primitive, with every default filled in. Mostly pure: only some methods read file metadata.
 
 mod denied;
 mod inside;
@@ -18,7 +18,7 @@ use crate::preflight::{self, Request, shell::CommandPattern};
 pub use denied::Denied;
 pub use inside::MINIMAL_PATH;
 
-/// Where the system view of level `process` has the host's programs and libraries.
+/// Host folders with programs and libraries that level `process` always shows.
 const SYSTEM: [&str; 8] = [
     "/usr",
     "/bin",
@@ -30,10 +30,11 @@ const SYSTEM: [&str; 8] = [
     "/gnu/store",
 ];
 
-/// Entries beside the open places of a denied folder that are denied one by one; a folder of more is denied whole.
+/// The maximum number of entries in one denied folder that are denied one by one, beside the open ones. A folder with more entries
+/// is denied as a whole.
 const MAX_AROUND: usize = 256;
 
-/// What a state directory holds.
+/// Entries of a state directory.
 const OWN: [&str; 9] = [
     "state.db",
     "state.db-wal",
@@ -46,20 +47,20 @@ const OWN: [&str; 9] = [
     "history",
 ];
 
-/// Limits of one run. Each has a unit in its name; all hold for the whole tree of processes of a call unless said otherwise.
+/// Limits of one run. Names contain the unit. A limit applies to the whole process tree of a call, unless its field says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Resident memory of the tree, MiB. Default 1024.
     pub memory_mb: u64,
-    /// Weight of the processor; 1024 is one core's weight (R36). Default 1024.
+    /// CPU weight; 1024 is the weight of one core (R36). Default 1024.
     pub cpu_shares: u64,
-    /// Processes and threads together (R36). Default 256.
+    /// Maximum number of processes and threads together (R36). Default 256.
     pub max_processes: u64,
-    /// Open files per process. Default 1024.
+    /// Maximum number of open files per process. Default 1024.
     pub max_open_files: u64,
     /// Wall time of one call, milliseconds. Default 300,000. Services have no such limit.
     pub timeout_ms: u64,
-    /// Bytes of standard output and standard error together that clawk keeps. Default 1 MiB.
+    /// How many bytes of standard output and standard error together clawk keeps. Default 1 MiB.
     pub max_output_bytes: u64,
 }
 
@@ -76,7 +77,8 @@ impl Default for Limits {
     }
 }
 
-/// Adds what of `place` leads to none of `open`. False: it can't be told, or is too much.
+/// Adds to `all` every path at or below `place` that does not lead to a path in `open`. Returns false if a folder can't be read or
+/// has more than [`MAX_AROUND`] entries.
 fn around(place: &Path, open: &BTreeSet<PathBuf>, all: &mut Vec<PathBuf>) -> bool {
     if open.contains(place) {
         return true;
@@ -101,25 +103,25 @@ fn around(place: &Path, open: &BTreeSet<PathBuf>, all: &mut Vec<PathBuf>) -> boo
     true
 }
 
-/// `capabilities.network.mode`.
+/// `capabilities.network.mode`: to which hosts a tool may connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkMode {
     /// No network.
     #[default]
     Deny,
-    /// Only [`Network::allowed_hosts`].
+    /// Only hosts in [`Network::allowed_hosts`].
     Allowlist,
-    /// Everything that the SSRF guard lets through.
+    /// All hosts that the SSRF guard admits.
     AllowAll,
 }
 
-/// `capabilities.network`.
+/// `capabilities.network`: which hosts a tool may connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Network {
-    /// The mode.
+    /// Whether the network is denied, limited to the allow-list, or open.
     pub mode: NetworkMode,
-    /// Hosts, or `*.example.com` for a host's subdomains; optionally `:port`. Lower case.
+    /// Host names, or `*.example.com` for subdomains, with an optional `:port`. Lower case.
     pub allowed_hosts: Vec<String>,
     /// Refuse private, loopback and link-local addresses.
     pub block_private_ips: bool,
@@ -128,7 +130,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// The allow-list as rules for every judge of a host. An entry that can't be read admits nothing.
+    /// The allow-list as parsed rules. Every component that checks a host uses them. An entry that can't be parsed admits no host.
     #[must_use]
     pub fn rules(&self) -> HostAllowList {
         let read = |text: &String| HostPattern::try_from(text.clone()).ok(); // silent-ok: it admits nothing
@@ -157,95 +159,95 @@ impl Default for Network {
     }
 }
 
-/// `capabilities.filesystem.mode` (R33).
+/// `capabilities.filesystem.mode` (R33): which files a tool sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FsMode {
-    /// A system view only: no file of the agent or the user.
+    /// Only the system's programs and libraries; no files of the agent or the user.
     #[default]
     Deny,
-    /// Mounts, all read-only.
+    /// The mounts, all of them read-only.
     ReadOnly,
-    /// Mounts with their own permissions.
+    /// The mounts, each with its own permission.
     Scoped,
-    /// The host's view without the denied paths.
+    /// All files of the host except the denied paths.
     Full,
 }
 
-/// One of `mount_paths`.
+/// One entry of `mount_paths`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// Absolute, or relative to the agent's working directory.
+    /// The path to mount: absolute, or relative to the agent's working directory.
     pub path: PathBuf,
-    /// `rw`.
+    /// Whether the manifest says `rw` for this mount.
     pub writable: bool,
 }
 
-/// `capabilities.filesystem`. Serialisable, for a process of our own that judges paths.
+/// `capabilities.filesystem`. Serializable, because it is sent to the guard process that checks paths.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Filesystem {
-    /// The mode.
+    /// Which part of the host's files the tool sees.
     pub mode: FsMode,
-    /// The mounts.
+    /// The mounts of `mount_paths`.
     pub mounts: Vec<Mount>,
-    /// Wins over mounts at any depth.
+    /// Denied paths. They override mounts at any depth.
     pub denied: Vec<Denied>,
-    /// The agent's own files and folders that a writable mount shows: read, never changed. Of [`Plan::keeping`], not of a
-    /// manifest.
+    /// The agent's own files and folders that a writable mount shows. Tools may read them, but never change them. Set by
+    /// [`Plan::keeping`], not by the manifest.
     #[serde(default)]
     pub own: Vec<PathBuf>,
 }
 
-/// `capabilities.shell.mode`.
+/// `capabilities.shell.mode`: which command lines a tool may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShellMode {
-    /// No command line at all.
+    /// No command lines.
     #[default]
     Deny,
-    /// All but the blocked ones (R35).
+    /// Every command line that no pattern blocks (R35).
     Restricted,
-    /// Everything.
+    /// Every command line.
     Full,
 }
 
-/// `capabilities.shell`.
+/// `capabilities.shell`: the rules for command lines.
 #[derive(Debug, Clone, Default)]
 pub struct Shell {
-    /// The mode.
+    /// Which command lines a tool may run.
     pub mode: ShellMode,
     pub(crate) commands: Vec<CommandPattern>,
     pub(crate) patterns: Vec<Regex>,
 }
 
-/// `capabilities.secrets.injection` (R37).
+/// `capabilities.secrets.injection` (R37): how secrets are passed to a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SecretInjectionMode {
-    /// The tool sees a placeholder.
+    /// The tool gets a placeholder. The proxy replaces it on the way out.
     #[default]
     HostBoundary,
-    /// A variable of the tool's environment.
+    /// The secret is in an environment variable of the tool.
     Environment,
-    /// A file, mode 0400, in memory.
+    /// The secret is in a file in memory, mode 0400.
     FileMount,
 }
 
-/// The plan for a manifest without a Sandbox.
+/// Defaults for an agent whose manifest has no Sandbox.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct PlanDefaults {
-    /// `clawk.toml` lets tools without a declared sandbox run at level `none`.
+    /// Whether `clawk.toml` lets tools without a declared sandbox run at level `none`.
     pub allow_none: bool,
-    /// Limits that the manifest does not give.
+    /// Limits that apply where the manifest gives none.
     pub limits: Limits,
-    /// The shell's mode when no sandbox is declared.
+    /// The shell mode if no sandbox is declared.
     pub shell: ShellMode,
-    /// The network's mode when no sandbox is declared.
+    /// The network mode if no sandbox is declared.
     pub network: NetworkMode,
-    /// The files' mode when no sandbox is declared; `read-only` and `scoped` then mean the working directory.
+    /// The filesystem mode if no sandbox is declared. `read-only` and `scoped` then apply to the working directory.
     pub filesystem: FsMode,
 }
 
-/// A Sandbox, compiled: every default filled in, every pattern ready.
+/// A compiled Sandbox: all defaults are filled in and all patterns are compiled.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub(crate) name: Option<String>,
@@ -260,7 +262,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan of a call whose agent declares no sandbox: the most restrictive one (CKP §3).
+    /// The plan for an agent that declares no sandbox: the most restrictive one (CKP §3).
     #[must_use]
     pub fn undeclared(defaults: &PlanDefaults) -> Self {
         Self {
@@ -301,70 +303,71 @@ impl Plan {
         self.name.as_deref()
     }
 
-    /// This plan at another level.
+    /// Returns this plan with another level.
     #[must_use]
     pub fn at_level(self, level: Level) -> Self {
         Self { level, ..self }
     }
 
-    /// This plan with other limits.
+    /// Returns this plan with other limits.
     #[must_use]
     pub fn with_limits(self, limits: Limits) -> Self {
         Self { limits, ..self }
     }
 
-    /// This plan for other files.
+    /// Returns this plan with another filesystem part.
     #[must_use]
     pub fn with_filesystem(self, filesystem: Filesystem) -> Self {
         Self { filesystem, ..self }
     }
 
-    /// The runtime that makes the level, if the manifest names one.
+    /// The runtime that provides the level (for example `docker`), if the manifest names one.
     #[must_use]
     pub fn runtime(&self) -> Option<&str> {
         self.runtime.as_deref()
     }
 
-    /// The level asked for.
+    /// The level that the manifest asks for.
     #[must_use]
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// The limits.
+    /// The resource limits of one run.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// The network's part.
+    /// The network part of the plan.
     #[must_use]
     pub fn network(&self) -> &Network {
         &self.network
     }
 
-    /// The files' part.
+    /// The filesystem part of the plan.
     #[must_use]
     pub fn filesystem(&self) -> &Filesystem {
         &self.filesystem
     }
 
-    /// The shell's mode.
+    /// Which command lines a tool may run.
     #[must_use]
     pub fn shell_mode(&self) -> ShellMode {
         self.shell.mode
     }
 
-    /// How secrets reach the tool.
+    /// How secrets are passed to the tool.
     #[must_use]
     pub fn injection(&self) -> SecretInjectionMode {
         self.injection
     }
 
-    /// Whether this version can serve the plan on this host.
+    /// Checks whether this version of clawk can serve the plan on this host.
     ///
     /// # Errors
-    /// The level has no back end here (it is never served weaker, R32), or a pattern of the Sandbox can't be read.
+    /// The level has no back end on this host (a weaker level is never used instead, R32), or a pattern of the Sandbox can't be
+    /// compiled.
     pub fn available(&self) -> Result<(), SandboxRefusal> {
         if let Some(defect) = &self.defect {
             return Err(defect.clone());
@@ -372,7 +375,7 @@ impl Plan {
         if self.level == Level::Vm {
             crate::machine::servable(self)?;
         }
-        // What counts is what a probe really found (R32, `Launcher::probe`); without one, the run itself finds out.
+        // Only a probe of the host decides this (R32, `Launcher::probe`). Without a probe, the run itself finds out.
         if self.level == Level::Process
             && let Some(Err(refusal)) = crate::probed::found()
         {
@@ -389,10 +392,10 @@ impl Plan {
         })
     }
 
-    /// This plan for a WebAssembly guest, which is kept as level `wasm` keeps it, also where less is asked for.
+    /// Returns this plan for a WebAssembly guest. The guest gets the isolation of level `wasm`, even if the manifest asks for less.
     ///
     /// # Errors
-    /// More is asked for.
+    /// The manifest asks for a stronger level.
     pub fn for_guest(&self) -> Result<Self, SandboxRefusal> {
         if self.level > Level::Wasm {
             return Err(SandboxRefusal::Unavailable {
@@ -411,8 +414,8 @@ impl Plan {
         })
     }
 
-    /// This plan with what is the runtime's and not the tools': its state is denied wherever a mount would show it, and its own
-    /// files are read-only wherever one would make them writable. `base` is the agent's working directory.
+    /// Returns this plan with the runtime's files protected: the state directory is denied in every mount, and the agent's own
+    /// files are read-only in every writable mount. `base` is the agent's working directory.
     #[must_use]
     pub fn keeping(mut self, own: &RuntimeFiles, base: &Path) -> Self {
         self.filesystem.keep(&own.files, base);
@@ -423,8 +426,8 @@ impl Plan {
         plan.resolved(base)
     }
 
-    /// This plan with `denied_paths` also under the names that the places really have now, links followed. One that can't be
-    /// followed makes a plan that refuses every call ([`Plan::available`] says which). `base` is the agent's working directory.
+    /// Returns this plan with the real paths of `denied_paths` added: links are followed. If an entry can't be resolved, the plan
+    /// refuses every call ([`Plan::available`] names the entry). `base` is the agent's working directory.
     #[must_use]
     pub fn resolved(mut self, base: &Path) -> Self {
         if let Err(missing) = self.filesystem.resolve_denied(base) {
@@ -438,7 +441,7 @@ impl Plan {
         self
     }
 
-    /// The same, where that adds a rule to this plan, or finds that it can't be held.
+    /// As [`Plan::resolved`], but returns `None` if nothing changes: no rule is added, and no entry fails to resolve.
     #[must_use]
     pub fn resolved_anew(&self, base: &Path) -> Option<Self> {
         let mut filesystem = self.filesystem.clone();
@@ -447,14 +450,15 @@ impl Plan {
         (!same).then(|| self.clone().resolved(base))
     }
 
-    /// This plan without places that a policy closes: `denied`, absolute, with all below them but `open`. What of a denied
-    /// folder is not on the way to an open one is denied by its name; what is made beside them later is not.
+    /// Returns this plan without the places that a policy denies: `denied` (absolute paths, with everything below), except `open`.
+    /// Inside a denied folder, every existing entry that does not lead to an open place is denied by name. Entries that are created
+    /// there later are not denied.
     #[must_use]
     pub fn denying(mut self, denied: &BTreeSet<PathBuf>, open: &BTreeSet<PathBuf>) -> Self {
         let mut rules = Vec::new();
         for place in denied {
             let mut all = Vec::new();
-            // What can't be told apart is denied whole.
+            // If the entries can't be listed, the whole folder is denied.
             if !around(place, open, &mut all) {
                 all = vec![place.clone()];
             }
@@ -464,7 +468,7 @@ impl Plan {
         self
     }
 
-    /// This plan without `hidden`: denied wherever a mount would show it.
+    /// Returns this plan with `hidden` denied in every mount.
     fn hiding(mut self, hidden: &Path, base: &Path) -> Self {
         let hidden = hidden.canonicalize().unwrap_or_else(|_| hidden.to_owned()); // silent-ok: not made yet
         let filesystem = &mut self.filesystem;
@@ -478,7 +482,7 @@ impl Plan {
                 if hidden.starts_with(&place) && hidden != place {
                     rules.push(hidden.clone());
                 } else if place.starts_with(&hidden) {
-                    // The operator mounts a part of it, or all: then only what the runtime writes there.
+                    // The operator mounts `hidden` or a part of it: deny only the entries that the runtime writes there.
                     rules.extend(OWN.iter().map(|name| hidden.join(name)));
                 }
             }
@@ -489,18 +493,19 @@ impl Plan {
         self
     }
 
-    /// Static checks of one part of a call against this plan.
+    /// Checks one part of a call against this plan, without touching the host.
     ///
     /// # Errors
-    /// [`SandboxRefusal::Blocked`] naming the rule and what would be allowed; [`SandboxRefusal::Unavailable`] as [`Self::available`].
+    /// [`SandboxRefusal::Blocked`] names the rule and what would be allowed; [`SandboxRefusal::Unavailable`] as
+    /// [`Self::available`].
     pub fn preflight(&self, request: &Request<'_>) -> Result<(), SandboxRefusal> {
         self.available()?;
         preflight::check(self, request)
     }
 
-    /// Whether what runs under this plan finds the host's file `absolute` under that name, as far as names tell: R33's
-    /// system view and the mounts, less `denied_paths`. In a container or a guest, the mounts alone are surely the host's.
-    /// `base`: the agent's working directory.
+    /// Whether a program under this plan finds the host's file `absolute` under the same name. Checks names only: R33's system view
+    /// and the mounts, minus `denied_paths`. In a container or a virtual machine, only the mounts are surely the host's files.
+    /// `base` is the agent's working directory.
     #[must_use]
     pub fn shows(&self, absolute: &Path, base: &Path) -> bool {
         let files = &self.filesystem;
@@ -518,7 +523,7 @@ impl Plan {
 }
 
 impl Filesystem {
-    /// The agent's working directory, writable, and nothing else.
+    /// A filesystem part that shows only the agent's working directory, writable.
     #[must_use]
     pub fn workdir_only() -> Self {
         Self {
@@ -532,7 +537,7 @@ impl Filesystem {
         }
     }
 
-    /// The mounts that a view of this mode holds, with what may really be written (R33).
+    /// The mounts that this mode shows, each with whether it is really writable (R33).
     #[must_use]
     pub fn shown_mounts(&self) -> Vec<(PathBuf, bool)> {
         let all = |writable: fn(&Mount) -> bool| {

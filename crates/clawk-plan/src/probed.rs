@@ -1,21 +1,21 @@
-//! What is known about level `process` on this host. The launcher finds it out once; a plan reads it here.
+//! The result of the probe of level `process` on this host. The launcher probes once; plans read the result here.
 
 use std::sync::OnceLock;
 
 use crate::level::{ObtainedEnforcement, SandboxRefusal};
 
-/// The mechanisms that hold a box on this host, or the reason why there is no box.
+/// The mechanisms that enforce level `process` on this host, or the reason why the level is unavailable.
 pub type ProbeResult = Result<ObtainedEnforcement, SandboxRefusal>;
 
 static FOUND: OnceLock<ProbeResult> = OnceLock::new();
 
-/// The result, if a box was tried.
+/// The probe's result; `None` if no probe has run yet.
 #[must_use]
 pub fn found() -> Option<&'static ProbeResult> {
     FOUND.get()
 }
 
-/// Keeps the result of the first try.
+/// Stores the result of the first probe. Later results are ignored.
 pub fn remember(found: ProbeResult) -> &'static ProbeResult {
     FOUND.get_or_init(|| found)
 }

@@ -1,4 +1,4 @@
-//! What compaction does, for every back end: how many entries stay, and what stands for the others.
+//! Compaction rules for every back end: how many entries stay, and which summary replaces the others.
 
 use std::collections::HashMap;
 
@@ -11,40 +11,40 @@ use serde_json::{Value, json};
 use crate::entry::{EntryHit, EntryInsertion, EntryProvenance};
 use crate::{table, words};
 
-/// `sliding-window` and `summarize` keep at most so many of a store that has `max_entries`.
+/// `sliding-window` and `summarize` keep at most this many entries of a store that has `max_entries`.
 const WINDOW: u64 = 200;
 
-/// Text of one entry that goes into a summary without a model, characters.
+/// How many characters of one entry go into a summary that is made without a model.
 const EXTRACT_CHARS: usize = 160;
 
-/// The length of a summary without a model, bytes.
+/// Size limit of a summary that is made without a model, in bytes.
 const SUMMARY_BYTES: usize = 16 * 1024;
 
-/// Ids that a summary lists.
+/// The maximum number of entry ids that a summary lists.
 const SUMMARY_IDS: usize = 2000;
 
-/// Origins and sources that a summary carries.
+/// The maximum number of origins and sources that a summary lists.
 const SUMMARY_SOURCES: usize = 64;
 
-/// Stands for further origins, as the worst of them.
+/// Replaces the origins beyond the limit. It has the least trusted origin.
 const MANY_SOURCES: &str = "web and others, too many to list";
 
-/// A summary of the oldest entries that a model wrote, and of which entries exactly.
+/// A summary that a model wrote, and the exact list of old entries that it covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompactionSummary {
-    /// The entries' ids.
+    /// Ids of the covered entries.
     pub of: Vec<String>,
-    /// Its text.
+    /// The summary's text.
     pub text: String,
 }
 
-/// Its entries have keys, and the last writer of a key wins.
+/// Whether a new entry replaces the old one with the same key in a store of this type.
 #[must_use]
 pub const fn replaces(kind: StoreType) -> bool {
     matches!(kind, StoreType::KeyValue | StoreType::Workspace)
 }
 
-/// Its entries need keys.
+/// Whether entries of a store of this type must have a key.
 #[must_use]
 pub const fn by_key(kind: StoreType) -> bool {
     matches!(
@@ -53,7 +53,7 @@ pub const fn by_key(kind: StoreType) -> bool {
     )
 }
 
-/// The model whose vectors the store's search compares: `static` or `PROVIDER/MODEL`; `None`: words alone.
+/// The model whose vectors this store's search compares: `static` or `PROVIDER/MODEL`. `None`: the store searches by words only.
 #[must_use]
 pub fn model_of(store: &Store) -> Option<String> {
     let kind = matches!(
@@ -66,7 +66,7 @@ pub fn model_of(store: &Store) -> Option<String> {
     })
 }
 
-/// How the store is made smaller, if it is.
+/// How the store is compacted; `None` if it is not.
 #[must_use]
 pub fn strategy(store: &Store) -> Option<CompactionStrategy> {
     let strategy = match &store.compaction {
@@ -76,7 +76,7 @@ pub fn strategy(store: &Store) -> Option<CompactionStrategy> {
     strategy.filter(|_| !by_key(store.kind))
 }
 
-/// `lifecycle.consolidation` or `forgetting` (0.3.0) asks for summaries of what is old.
+/// Whether `lifecycle.consolidation` or `forgetting` (0.3.0) asks for summaries of old entries.
 fn settles(store: &Store) -> bool {
     let consolidation = store
         .lifecycle
@@ -95,7 +95,7 @@ fn settles(store: &Store) -> bool {
     )
 }
 
-/// `lifecycle.consolidation: none`: nothing settles by itself; who asks for compaction gets it.
+/// Whether the manifest says `lifecycle.consolidation: none`: no automatic compaction, only on request.
 fn rests(store: &Store) -> bool {
     store
         .lifecycle
@@ -104,8 +104,8 @@ fn rests(store: &Store) -> bool {
         == Some(ConsolidationMode::None)
 }
 
-/// Whether compaction comes by itself at so many entries, before retention would have to delete: at nine tenths of `max_entries`.
-/// For a summary, which a model may write, beyond all of it: until then somebody may have asked for one.
+/// Whether automatic compaction is due at this number of entries. It starts at nine tenths of `max_entries`, before retention would
+/// delete entries. With `summarize` it starts only above `max_entries`, so that there is time to ask a model for a summary.
 #[must_use]
 pub fn is_due(store: &Store, entries: u64) -> bool {
     let (Some(max), Some(strategy)) = (store.retention.max_entries, strategy(store)) else {
@@ -124,7 +124,7 @@ const fn is_nearly_full(max: u64, entries: u64) -> bool {
     entries > 1 && entries.saturating_mul(10) > max.saturating_mul(9)
 }
 
-/// Whether a summary by a model is wanted now.
+/// Whether a model should write a summary now: the store is nearly full.
 #[must_use]
 pub fn wants_summary(store: &Store, entries: u64) -> bool {
     let max = store.retention.max_entries;
@@ -133,8 +133,8 @@ pub fn wants_summary(store: &Store, entries: u64) -> bool {
         && max.is_some_and(|max| is_nearly_full(max, entries))
 }
 
-/// How many of the oldest entries are set aside, of so many: half of `max_entries` stays when it is nearly reached, at most
-/// `WINDOW` else; the newest half where nothing is said.
+/// How many of the oldest of `entries` entries to set aside. If `max_entries` is nearly reached, half of it stays; otherwise at
+/// most `WINDOW` entries stay. Without `max_entries`, the newest half stays.
 #[must_use]
 pub fn goes(store: &Store, entries: u64) -> u64 {
     let Some(strategy) = strategy(store) else { return 0 };
@@ -145,7 +145,7 @@ pub fn goes(store: &Store, entries: u64) -> u64 {
         (Some(max), CompactionStrategy::SlidingWindow | CompactionStrategy::Summarize) => max.min(WINDOW),
     };
     match strategy {
-        // The summary is one of those that stay, and stands for two at least.
+        // The summary counts as one of the entries that stay, and it must replace at least two.
         CompactionStrategy::Summarize => {
             let goes = entries.saturating_sub(stays.saturating_sub(1));
             if goes < 2 { 0 } else { goes }
@@ -154,7 +154,7 @@ pub fn goes(store: &Store, entries: u64) -> u64 {
     }
 }
 
-/// `lifecycle.consolidation: merge`: of entries that say the same, the newest stays.
+/// Whether the manifest says `lifecycle.consolidation: merge`: of entries with the same text, only the newest stays.
 #[must_use]
 pub fn merges(store: &Store) -> bool {
     let consolidation = store
@@ -164,8 +164,9 @@ pub fn merges(store: &Store) -> bool {
     consolidation == Some(ConsolidationMode::Merge) && !by_key(store.kind)
 }
 
-/// Of these entries, the oldest first, those of which a later one says the same: the same words in the same order, whatever their
-/// case, accents and punctuation; of the same conversation, and no less trusted. They are set aside, each for itself.
+/// Finds entries that a later entry repeats. Input: entries, oldest first. Two entries are equal if they have the same words in the
+/// same order (case, accents and punctuation do not count), the same conversation and the same trust. Returns the older ones, which
+/// the caller sets aside one by one.
 #[must_use]
 pub fn said_again<'a, T: Copy>(entries: impl IntoIterator<Item = (T, &'a EntryHit)>) -> Vec<T> {
     let mut newest: HashMap<(String, &str, bool), T> = HashMap::new();
@@ -182,8 +183,8 @@ pub fn said_again<'a, T: Copy>(entries: impl IntoIterator<Item = (T, &'a EntryHi
     again
 }
 
-/// The entry that stands for these, the oldest first: the given summary if it is of exactly them, and else the beginning of
-/// each. It lists what it replaces. `at`: now, RFC 3339.
+/// Builds the entry that replaces `old` (oldest first). Its text is `written` if that summary covers exactly these entries, else
+/// the beginning of each entry. It lists the ids of the entries that it replaces. `at` is the current time, RFC 3339.
 #[must_use]
 pub fn summary(old: &[EntryHit], written: Option<&CompactionSummary>, at: &str) -> EntryInsertion {
     let ids: Vec<&str> = old.iter().map(|hit| hit.entry.id.as_str()).collect();
@@ -208,7 +209,8 @@ pub fn summary(old: &[EntryHit], written: Option<&CompactionSummary>, at: &str) 
     }
 }
 
-/// The mark of what is made of these: no more trusted than the least of them, and of one conversation only if all are.
+/// The provenance of an entry made from `old`: as untrusted as the least trusted of them. It belongs to one conversation only if
+/// all of them do.
 #[must_use]
 pub fn mark_of(old: &[EntryHit]) -> EntryProvenance {
     let mut made_from: Vec<String> = Vec::new();
@@ -216,7 +218,7 @@ pub fn mark_of(old: &[EntryHit]) -> EntryProvenance {
     let sources = old.iter().flat_map(|hit| &hit.mark.made_from);
     let known = origins.chain(sources);
     let known = known.filter(|source| !source.is_empty() && *source != "memory");
-    // Whose words they are comes before which messages they were: a bound must not wash them.
+    // List other people's words before message ids: the limit must not drop an untrusted source.
     let (others, rest): (Vec<&String>, Vec<&String>) = known.partition(|source| is_others(source));
     for source in others.into_iter().chain(rest) {
         if made_from.contains(source) {
@@ -243,18 +245,18 @@ pub fn mark_of(old: &[EntryHit]) -> EntryProvenance {
             "several authors".to_owned()
         },
         session: String::new(),
-        // Several conversations in one text: nobody's but the administrator's.
+        // If the text mixes several conversations, only the administrator may see it.
         whose: if one { whose } else { "several".to_owned() },
         made_from,
     }
 }
 
-/// An origin of words that are not the owner's or the agent's.
+/// Whether this source is neither the owner nor the agent.
 fn is_others(source: &str) -> bool {
     matches!(source.split(' ').next(), Some("web" | "peer" | "tool" | "file"))
 }
 
-/// The beginning of each, within a bound. No model is asked.
+/// The beginning of each entry, up to the size limit, made without a model.
 fn extracts(old: &[EntryHit]) -> String {
     let mut text = String::new();
     for hit in old {

@@ -1,4 +1,4 @@
-//! What is remembered: an entry and its mark; a question and what it found.
+//! The data types of memory: entries with their provenance, queries and results.
 
 use clawk_manifest::model::Store;
 use clawk_proto::method::{MemoryEntry, NewEntry};
@@ -6,25 +6,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::compact::by_key;
 
-/// Where an entry came from (R46). It is the runtime's word: nothing in an entry's own text or metadata changes it.
+/// The provenance of an entry (R46). Only the runtime writes it; nothing in an entry's own text or metadata can change it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryProvenance {
-    /// `user`, `agent`, `tool`, `web URL`, `file PATH`, `peer NAME`, `memory`; empty: not known, of an earlier version.
+    /// `user`, `agent`, `tool`, `web URL`, `file PATH`, `peer NAME` or `memory`. Empty: unknown, the entry is from an earlier
+    /// version.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub origin: String,
-    /// It holds text, or was made from text, that the agent's user did not say.
+    /// Whether the entry contains, or was made from, text that did not come from the agent's user.
     #[serde(default, skip_serializing_if = "is_false")]
     pub untrusted: bool,
-    /// Who it is from, for people: `ann on slack (user)`. Empty: of an earlier version, which knew no authors.
+    /// The author, for people to read: `ann on slack (user)`. Empty: from an earlier version, which recorded no authors.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub author: String,
-    /// The session that it was stored from.
+    /// The session that stored the entry.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub session: String,
-    /// The conversation whose it is; empty: everybody's in the scope.
+    /// The conversation that the entry belongs to. Empty: it belongs to everybody in the scope.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub whose: String,
-    /// What it was made from: `message ID`, `call ID`, `entry ID`, or an origin; the nearest first.
+    /// The sources of the entry: `message ID`, `call ID`, `entry ID`, or an origin; the nearest source first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub made_from: Vec<String>,
 }
@@ -42,25 +43,25 @@ impl EntryProvenance {
     }
 }
 
-/// An entry on its way into a store.
+/// An entry to be stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EntryInsertion {
-    /// Unique within the store; one that is there already is left as it is.
+    /// Unique within the store. If the id exists already, the stored entry is not changed.
     pub id: String,
-    /// What is kept.
+    /// The entry's key, content and metadata.
     pub entry: NewEntry,
-    /// Where it came from.
+    /// The entry's provenance.
     pub mark: EntryProvenance,
 }
 
-/// The largest content and metadata of one entry, bytes of JSON.
+/// The maximum size of one entry's content and metadata, in bytes of JSON.
 const MAX_ENTRY_BYTES: usize = 1024 * 1024;
 
 impl EntryInsertion {
-    /// The bytes of JSON of its content and metadata.
+    /// Checks that the entry fits the store. Returns the size of its content and metadata in bytes of JSON.
     ///
     /// # Errors
-    /// It does not fit the store; why, and what would mend it.
+    /// The reason why it does not fit, and how to fix it.
     pub fn fits(&self, store: &Store) -> Result<usize, String> {
         if by_key(store.kind) && self.entry.key.is_none() {
             let what = store.kind.as_str();
@@ -82,10 +83,10 @@ impl EntryInsertion {
     }
 }
 
-/// Whether so many bytes more fit a store that holds `there` bytes: `max_size_mb`, of all its scopes together.
+/// Checks that `more` bytes fit a store that holds `there` bytes. The limit is `max_size_mb`, over all scopes of the store.
 ///
 /// # Errors
-/// They do not; how much there is, and what would mend it.
+/// The store would be too large; the message says how much it holds, and how to fix it.
 pub fn room(store: &Store, there: u64, more: u64) -> Result<(), String> {
     let Some(limit_mb) = store.max_size_mb else {
         return Ok(());
@@ -99,31 +100,31 @@ pub fn room(store: &Store, there: u64, more: u64) -> Result<(), String> {
     ))
 }
 
-/// An entry that was found.
+/// An entry that a query found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EntryHit {
-    /// As the wire has it; `score` within 0..1 where it was searched for.
+    /// The entry in its wire form. If it was found by text, `score` is set (0..1).
     pub entry: MemoryEntry,
-    /// Where it came from.
+    /// The entry's provenance.
     pub mark: EntryProvenance,
 }
 
-/// By what a text was searched.
+/// The method that a text search used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SearchMethod {
-    /// By meaning alone, with a provider's embeddings.
+    /// Vectors of a provider's embedding model only.
     Vector,
-    /// By words alone.
+    /// Words only.
     FullText,
-    /// By words and a provider's embeddings.
+    /// Words, and vectors of a provider's embedding model.
     Hybrid,
-    /// By the built-in table: with words, or alone where the store says `vector-only`.
+    /// The built-in embedding table, combined with words; without words if the store says `vector-only`.
     Static,
 }
 
 impl SearchMethod {
-    /// Its name: `vector`, `full-text`, `hybrid`, `static`.
+    /// The name on the wire: `vector`, `full-text`, `hybrid`, `static`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -135,30 +136,30 @@ impl SearchMethod {
     }
 }
 
-/// What a question found.
+/// The result of a query.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct EntrySearchResult {
-    /// The best first; in chronological order for a range of times.
+    /// The best entry first; for a time range, in chronological order.
     pub hits: Vec<EntryHit>,
-    /// How a text was searched; `None` for keys and times.
+    /// The search method; `None` for queries by key or time.
     pub used: Option<SearchMethod>,
-    /// The server that keeps the store can't compare vectors; all of them were compared by this process, so nothing is missed.
+    /// Whether this process compared the vectors because the server can't. All vectors were compared, so the result is complete.
     #[serde(default, skip_serializing_if = "is_false")]
     pub compared_here: bool,
 }
 
-/// Whose entries count.
+/// Which conversations' entries a query may return.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ConversationFilter {
-    /// Everybody's.
+    /// Entries of all conversations.
     #[default]
     All,
-    /// Those of these conversations, and those that are everybody's.
+    /// Entries of these conversations, and entries that belong to everybody.
     Of(Vec<String>),
 }
 
 impl ConversationFilter {
-    /// Whether entries of this conversation count.
+    /// Whether entries of this conversation are included.
     #[must_use]
     pub fn holds(&self, whose: &str) -> bool {
         match self {
@@ -168,25 +169,25 @@ impl ConversationFilter {
     }
 }
 
-/// A number for a conversation, the same on every machine; 0 for everybody's. Indexes keep it instead of the name, and whoever
-/// finds by it compares the name as well.
+/// A hash of the conversation's name, the same on every machine; 0 for entries that belong to everybody. Indexes store it instead
+/// of the name. A reader must compare the name as well.
 #[must_use]
 pub fn number(whose: &str) -> i64 {
     if whose.is_empty() {
         return 0;
     }
-    // FNV-1a.
+    // The hash is FNV-1a.
     let hash = whose.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
     (hash | 1).cast_signed()
 }
 
-/// A vector of the question, by which model.
+/// The vector of a question, with the model that made it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Vector {
     /// `PROVIDER/MODEL`.
     pub model: String,
-    /// Of length 1.
+    /// The vector, normalized to length 1.
     pub values: Vec<f32>,
 }

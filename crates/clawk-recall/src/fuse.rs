@@ -1,36 +1,38 @@
-//! Several rankings as one, with scores within 0..1.
+//! Rank fusion: combines several rankings into one, with scores within 0..1.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// What the scores of a ranking tell.
+/// The meaning of a ranking's scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScoreMeaning {
-    /// How much of the question an entry answers. Words: an entry that holds one common word of five is near 0, wherever it stands.
+    /// The share of the question that an entry answers. An entry that has one common word of five gets a score near 0, even if it
+    /// is first.
     Share,
-    /// Only which entry is nearer. Cosines of a model lie in a narrow band, whether the entry fits or not.
+    /// Only the order. A model's cosines are in a narrow band, whether or not the entry fits the question.
     Order,
 }
 
-/// A ranking, the best first, and its weight.
+/// A ranking (best entry first) and its weight in the fusion.
 #[derive(Debug, Clone, Copy)]
 pub struct WeightedRanking<'a, K> {
-    /// Scores within 0..1.
+    /// Entries with scores within 0..1.
     pub ranked: &'a [(K, f64)],
-    /// At least 0.
+    /// The weight, at least 0.
     pub weight: f64,
-    /// What the scores tell.
+    /// The meaning of the scores.
     pub scores: ScoreMeaning,
 }
 
-/// The constant of reciprocal-rank fusion. The usual 60 is for lists of a thousand; these have some hundred entries, and the first
-/// ones are what is read.
+/// The constant of reciprocal-rank fusion. The usual value 60 is for lists of a thousand entries. These lists have a few hundred,
+/// and only the first entries are read.
 const K: f64 = 20.0;
 
-/// The points of a place are multiplied by the entry's share of the question to this power: a third of a question is hardly an answer.
+/// The points of a rank are multiplied by the entry's share of the question to this power: an entry that answers a third of the
+/// question is hardly an answer.
 const SHARE_POWER: i32 = 3;
 
-/// By places (`reciprocal-rank`): 1 for what is first everywhere and answers the whole question.
+/// Fusion by rank (`reciprocal-rank`). The score is 1 for an entry that is first in every ranking and answers the whole question.
 #[must_use]
 pub fn by_rank<I: Copy + Eq + Hash + Ord>(legs: &[WeightedRanking<'_, I>]) -> Vec<(I, f64)> {
     let ranks = std::iter::successors(Some(1.0_f64), |rank| Some(rank + 1.0));
@@ -47,7 +49,8 @@ pub fn by_rank<I: Copy + Eq + Hash + Ord>(legs: &[WeightedRanking<'_, I>]) -> Ve
     })
 }
 
-/// By scores (`linear-combination`): their weighted mean. Scores that tell only an order are spread over 0..1 first.
+/// Fusion by score (`linear-combination`): the weighted mean of the scores. Scores that mean only an order are first spread over
+/// 0..1.
 #[must_use]
 pub fn by_score<I: Copy + Eq + Hash + Ord>(legs: &[WeightedRanking<'_, I>]) -> Vec<(I, f64)> {
     combined(legs, |leg| match leg.scores {
@@ -56,7 +59,7 @@ pub fn by_score<I: Copy + Eq + Hash + Ord>(legs: &[WeightedRanking<'_, I>]) -> V
     })
 }
 
-/// The nearest at 1, the farthest at 0. What is equally near is at 1.
+/// Spreads scores over 0..1: the nearest gets 1, the farthest 0. If all are equal, all get 1.
 fn spread<I: Copy>(ranked: &[(I, f64)]) -> Vec<(I, f64)> {
     let scores = || ranked.iter().map(|(_, score)| *score);
     let (low, high) = (scores().fold(1.0, f64::min), scores().fold(0.0, f64::max));
@@ -80,7 +83,7 @@ fn combined<I: Copy + Eq + Hash + Ord>(
         .into_iter()
         .map(|(id, sum)| (id, sum.clamp(0.0, 1.0)))
         .collect();
-    // Equal scores: the later first, so that the answer is the same every time.
+    // For equal scores, the later entry comes first, so that the result is always the same.
     fused.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.0.cmp(&a.0)));
     fused
 }
@@ -136,7 +139,7 @@ mod tests {
 
     #[test]
     fn an_entry_with_one_word_of_the_question_does_not_overrule_its_meaning() {
-        // `8` and `9` hold a common word of the question; `1` means what was asked, and holds none of its words.
+        // `8` and `9` have a common word of the question. `1` is the wanted entry, but has none of the words.
         let (words, near) = ([(8, 0.25), (9, 0.2)], [(1, 0.85), (9, 0.84), (8, 0.83)]);
         for fused in [
             by_rank(&of(&words, &near, 1.0)),
@@ -144,7 +147,7 @@ mod tests {
         ] {
             assert_eq!(fused[0].0, 1, "{fused:?}");
         }
-        // The number that was asked for stands in `8`; for the model, all such entries are alike.
+        // Only `8` has the number that the question asks for. The model's vectors do not see the difference.
         let (words, near) = (
             [(8, 0.95), (9, 0.3)],
             [(9, 0.91), (7, 0.909), (8, 0.908), (6, 0.8)],

@@ -1,20 +1,20 @@
-//! An index of words in memory, for stores whose texts must not lie readable on a disk, or lie in files of their own.
+//! A word index in memory. It serves stores whose texts must not be readable on a disk, and stores in files of their own.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::words::{self, QueryTerm};
 
-/// Entries whose text is looked at for one question.
+/// The maximum number of entries whose text is scored for one question.
 const MAX_RANKED: usize = 256;
 
-/// Entries by the words of their text.
+/// Maps words to the entries that contain them.
 #[derive(Debug, Default)]
 pub struct Index {
     held: HashMap<String, BTreeMap<i64, ()>>,
     texts: HashMap<i64, String>,
 }
 
-/// Words are indexed by their beginning, so that the forms of one word meet.
+/// The first letters of a word. Words are indexed by them, so that forms of one word are found together.
 fn stem(word: &str) -> &str {
     let end = word.char_indices().nth(6).map_or(word.len(), |(at, _)| at);
     let whole = word.get(..end).unwrap_or(word);
@@ -26,13 +26,13 @@ fn stem(word: &str) -> &str {
     whole
 }
 
-/// The words of a text as an index has them: the forms of one word are one. A word that comes twice is there twice.
+/// The stems of a text's words, as the index stores them: all forms of one word have the same stem. Repeated words are repeated.
 pub fn stems(text: &str) -> impl Iterator<Item = String> + '_ {
     words::words(text).map(|word| stem(&word).to_owned())
 }
 
 impl Index {
-    /// Adds a text under a number, instead of what was there.
+    /// Adds a text under the number `n`, and replaces an earlier text with that number.
     pub fn add(&mut self, n: i64, text: String) {
         self.remove(n);
         for word in words::words(&text) {
@@ -41,7 +41,7 @@ impl Index {
         self.texts.insert(n, text);
     }
 
-    /// Takes a text out.
+    /// Removes a text.
     pub fn remove(&mut self, n: i64) {
         let Some(text) = self.texts.remove(&n) else { return };
         for word in words::words(&text) {
@@ -55,7 +55,7 @@ impl Index {
         }
     }
 
-    /// The best first, with scores within 0..1; those that `keep` lets through.
+    /// Searches entries: the best first, with scores within 0..1. Only entries that `keep` accepts are returned.
     #[must_use]
     pub fn find(&self, question: &str, limit: usize, keep: impl Fn(i64) -> bool) -> Vec<(i64, f64)> {
         let mut found: HashMap<i64, f64> = HashMap::new();
@@ -88,7 +88,7 @@ impl Index {
     }
 }
 
-/// Counts here are far below 2^53.
+/// Converts a count; the counts here are far below 2^53, so this is exact.
 #[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
 const fn real(count: usize) -> f64 {
     count as f64

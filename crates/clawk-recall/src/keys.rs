@@ -1,6 +1,7 @@
-//! The keys of an encrypted state, on whichever back end: which stores are encrypted, under which key, and the contents of the journal.
+//! The keys of an encrypted state, for every back end: which stores are encrypted, with which key, and how the journal's contents
+//! are encrypted.
 //!
-//! As soon as one store of an agent is encrypted, every content of its journal is, because turns hold what is remembered.
+//! As soon as one store of an agent is encrypted, all contents of its journal are encrypted, because turns contain memory entries.
 
 use std::collections::BTreeSet;
 
@@ -9,51 +10,51 @@ use sha2::{Digest as _, Sha256};
 
 use crate::seal::{SealError, SealKey, SealKeyring, is_sealed};
 
-/// What the proof of a store says in which every entry is sealed.
+/// The plaintext of a store's [proof](EncryptedStore::proof) if every entry of the store is encrypted.
 pub const PROOF: &[u8] = b"clawk";
 
-/// What the proof of a store says whose entries are being sealed for the first time.
+/// The plaintext of a store's [proof](EncryptedStore::proof) while its entries are being encrypted for the first time.
 pub const BEGUN: &[u8] = b"clawk: not every entry is sealed";
 
-/// Finds the key that a reference names; for whoever opens a state without its configuration.
+/// Finds the key for a reference. For programs that open a state without its configuration.
 pub type SealKeyLookup = fn(reference: &str) -> Result<SealKey, String>;
 
-/// The key of a state, and for what.
+/// The keys of a state, and what they encrypt.
 #[derive(Debug, Clone)]
 pub struct Keys {
-    /// Seals and opens.
+    /// Encrypts and decrypts.
     pub vault: SealKeyring,
-    /// The reference of the key that seals: written down, so that a verb can ask for it.
+    /// The reference of the encrypting key. It is stored, so that a command can ask for the key.
     pub reference: String,
-    /// The encrypted stores, on whichever back end.
+    /// Names of the encrypted stores, on any back end.
     pub stores: BTreeSet<String>,
 }
 
-/// The references of a state's keys.
+/// References of a state's keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealKeyReferences {
-    /// Of the key that seals.
+    /// The reference of the key that encrypts.
     pub current: String,
-    /// Of the key before, until what lies elsewhere is sealed with the current one as well.
+    /// The reference of the previous key. It is kept until all back ends are encrypted with the current key.
     pub previous: Option<String>,
 }
 
-/// What a state says of one encrypted store.
+/// The state's record of one encrypted store.
 #[derive(Debug, Clone)]
 pub struct EncryptedStore {
-    /// Its name.
+    /// The store's name.
     pub store: String,
-    /// The reference of its key.
+    /// The reference of the store's key.
     pub reference: String,
-    /// By which a key is seen to be the right one.
+    /// A known text encrypted with the store's key; it shows whether a given key is the right one.
     pub proof: Vec<u8>,
 }
 
 impl EncryptedStore {
-    /// This vault has the key that the store was encrypted with.
+    /// Checks that `vault` has the key that encrypted the store.
     ///
     /// # Errors
-    /// It has another one.
+    /// `vault` has another key.
     pub fn is_proved_by(&self, vault: &SealKeyring) -> Result<(), String> {
         match vault.open(&proof_of(&self.store), &self.proof) {
             Ok(Some(proof)) if proof == PROOF || proof == BEGUN => Ok(()),
@@ -64,29 +65,30 @@ impl EncryptedStore {
         }
     }
 
-    /// Every entry of the store is sealed: one that is not was put there by somebody without the key, who can't make this proof.
+    /// Whether every entry of the store is encrypted. If so, a plain entry must come from somebody without the key, who could not
+    /// have made this proof.
     #[must_use]
     pub fn is_whole(&self, vault: &SealKeyring) -> bool {
         matches!(vault.open(&proof_of(&self.store), &self.proof), Ok(Some(proof)) if proof == PROOF)
     }
 }
 
-/// For what a store's proof is sealed.
+/// The place that a store's proof is bound to when it is sealed.
 #[must_use]
 pub fn proof_of(store: &str) -> String {
     format!("store/{store}")
 }
 
-/// For what a content is sealed.
+/// The place that a journal content is bound to when it is sealed.
 #[must_use]
 pub fn place_of(content: Digest) -> String {
     format!("content/{}", content.to_hex())
 }
 
-/// The key of this reference.
+/// Finds the key of this reference.
 ///
 /// # Errors
-/// It is not given, or can't be found.
+/// The key is not given, or can't be found.
 pub fn found(find: Option<SealKeyLookup>, reference: &str) -> Result<SealKeyring, String> {
     let missing = || format!("its key is not given: `[memory] encryption_key = \"{reference}\"`");
     let find = find.ok_or_else(missing)?;
@@ -95,14 +97,14 @@ pub fn found(find: Option<SealKeyLookup>, reference: &str) -> Result<SealKeyring
         .map_err(|error| format!("its key is missing: {error}"))
 }
 
-/// Names, for people.
+/// Joins store names for a message.
 #[must_use]
 pub fn named(stores: impl IntoIterator<Item = String>) -> String {
     let names: Vec<String> = stores.into_iter().map(|name| format!("`{name}`")).collect();
     names.join(", ")
 }
 
-/// Why something can't be opened.
+/// The reason why a value can't be decrypted.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct StateKeyError(pub String);
@@ -113,17 +115,17 @@ impl From<SealError> for StateKeyError {
     }
 }
 
-/// What opens and seals in an open state.
+/// Encrypts and decrypts the values of an open state.
 #[derive(Debug, Clone, Default)]
 pub struct StateSealer {
     vault: Option<SealKeyring>,
-    /// Why there is no vault though something is sealed.
+    /// The reason why there is no key although the state has encrypted values.
     why: String,
     stores: BTreeSet<String>,
 }
 
 impl StateSealer {
-    /// Of whoever has the key.
+    /// For a process that has the key.
     #[must_use]
     pub fn new(vault: SealKeyring, stores: BTreeSet<String>) -> Self {
         Self {
@@ -133,7 +135,7 @@ impl StateSealer {
         }
     }
 
-    /// For a reader: without the key, everything that is not sealed can be read.
+    /// For a read-only process. Without the key it can read only values that are not encrypted.
     #[must_use]
     pub fn of_reader(known: &[EncryptedStore], find: Option<SealKeyLookup>) -> Self {
         let mut seals = Self {
@@ -153,40 +155,40 @@ impl StateSealer {
         seals
     }
 
-    /// What seals; `None`: nothing is sealed, or the key is not there.
+    /// The keys; `None` if nothing is encrypted or the key is missing.
     #[must_use]
     pub const fn vault(&self) -> Option<&SealKeyring> {
         self.vault.as_ref()
     }
 
-    /// The encrypted stores.
+    /// Names of the encrypted stores.
     #[must_use]
     pub const fn stores(&self) -> &BTreeSet<String> {
         &self.stores
     }
 
-    /// Why what is sealed can't be opened.
+    /// The reason why encrypted values can't be decrypted; `None` if they can.
     #[must_use]
     pub fn lacks(&self) -> Option<&str> {
         (self.vault.is_none() && !self.why.is_empty()).then_some(self.why.as_str())
     }
 
-    /// This store is encrypted.
+    /// Whether this store is encrypted.
     #[must_use]
     pub fn holds(&self, store: &str) -> bool {
         self.stores.contains(store)
     }
 
-    /// The vault.
+    /// The keys.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there are no keys.
     pub fn known(&self) -> Result<&SealKeyring, StateKeyError> {
         let missing = || StateKeyError(format!("it is encrypted, and {}", self.why));
         self.vault.as_ref().ok_or_else(missing)
     }
 
-    /// Bytes as they are stored: sealed for this place, where anything is sealed.
+    /// Encrypts bytes and binds them to `place`. `None` if the state is not encrypted.
     ///
     /// # Errors
     /// The system gives no random bytes.
@@ -195,7 +197,7 @@ impl StateSealer {
         vault.map(|vault| vault.seal(place, bytes)).transpose()
     }
 
-    /// Content as it is stored: sealed, where anything is.
+    /// Encrypts a journal content. `None` if the state is not encrypted.
     ///
     /// # Errors
     /// The system gives no random bytes.
@@ -203,12 +205,12 @@ impl StateSealer {
         self.closed_at(&place_of(digest), bytes)
     }
 
-    /// Stored content as it was.
+    /// Decrypts a journal content.
     ///
     /// # Errors
-    /// There is no key, it is another one, or the bytes were changed or belong to another content.
+    /// There is no key, it is the wrong key, or the bytes were changed or belong to another content.
     pub fn opened(&self, digest: Digest, bytes: Vec<u8>) -> Result<Vec<u8>, StateKeyError> {
-        // What somebody said may look sealed.
+        // Plain text may look encrypted: if the digest fits, it is plain.
         if !is_sealed(&bytes) || Sha256::digest(&bytes).as_slice() == digest.0 {
             return Ok(bytes);
         }

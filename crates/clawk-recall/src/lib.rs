@@ -1,8 +1,8 @@
-//! Finding what was remembered: by words, by meaning, by both.
+//! Search in memory entries: by words, by vectors, or by both.
 //!
-//! *Owns:* the static embedding table, packed vectors and their exact scan, the words of a text, a word index in memory, fusion,
-//! what every store does alike: limits, compaction rules, encryption of entries.
-//! *Depends on:* the wire types of entries; what a manifest says of a store; Unicode tables; a cipher.
+//! *Owns:* the static embedding table, packed vectors and their exact scan, the words of a text, a word index in memory, rank
+//! fusion, and what all stores share: limits, compaction rules, encryption of entries.
+//! *Depends on:* the wire types of entries; the manifest's description of a store; Unicode tables; a cipher.
 //! *Must not know:* stores, files, the kernel.
 //! *Start reading at:* [`fuse`], then [`packed`], then [`table`].
 

@@ -1,8 +1,8 @@
-//! Vectors at a byte a dimension, and the exact scan over them.
+//! Vectors stored with one byte per dimension, and the exact scan over them.
 
 use std::collections::BinaryHeap;
 
-/// A vector as it is kept: its factor (32-bit float, little-endian), then one signed byte a dimension.
+/// Packs a vector for storage: its scale factor (32-bit float, little-endian), then one signed byte per dimension.
 #[must_use]
 pub fn pack(vector: &[f32]) -> Vec<u8> {
     let top = vector.iter().fold(0.0_f32, |top, x| top.max(x.abs()));
@@ -20,7 +20,7 @@ fn byte(x: f32) -> u8 {
     (x.round().clamp(-127.0, 127.0) as i8).cast_unsigned()
 }
 
-/// The vector that [`pack`] made these bytes of, as near as they say. `None`: they are none.
+/// Restores the vector that [`pack`] packed, with rounding errors. `None` if the bytes are not a packed vector.
 #[must_use]
 pub fn floats(bytes: &[u8]) -> Option<Vec<f32>> {
     let (factor, rest) = unpack(bytes)?;
@@ -31,13 +31,13 @@ pub fn floats(bytes: &[u8]) -> Option<Vec<f32>> {
     )
 }
 
-/// What [`pack`] made, with its factor.
+/// Splits packed bytes into the scale factor and the dimensions.
 fn unpack(bytes: &[u8]) -> Option<(f32, &[u8])> {
     let (factor, rest) = bytes.split_first_chunk::<4>()?;
     Some((f32::from_le_bytes(*factor), rest))
 }
 
-/// Vectors of one length, in memory. A row is known by its number; `whose` says whose it is.
+/// Packed vectors of one length, in memory. Each row has a number `n` and a conversation hash `whose`.
 #[derive(Debug, Default)]
 pub struct PackedVectors {
     dimensions: usize,
@@ -52,7 +52,7 @@ struct PackedVectorRow {
     factor: f32,
 }
 
-/// A row on its way into the answer: the least near is on top of the heap.
+/// A candidate row in the result heap. The farthest candidate is on top.
 #[derive(Debug, PartialEq)]
 struct NearestRow(f32, i64);
 
@@ -71,19 +71,19 @@ impl Ord for NearestRow {
 }
 
 impl PackedVectors {
-    /// How many vectors.
+    /// The number of vectors.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// No vectors.
+    /// Whether there are no vectors.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Adds what [`pack`] made; one of another length than the first is left out.
+    /// Adds a packed vector. A vector of another length than the first is ignored.
     pub fn add(&mut self, n: i64, whose: i64, packed: &[u8]) {
         let Some((factor, values)) = unpack(packed) else {
             return;
@@ -97,8 +97,8 @@ impl PackedVectors {
         }
     }
 
-    /// The nearest rows that `keep` (asked with `whose`) lets through, the nearest first, with their cosine within 0..1.
-    /// Every row is looked at: nothing is missed.
+    /// Finds the nearest rows, nearest first, with their cosine within 0..1. `keep` gets the row's `whose` and decides whether it
+    /// counts. Every row is compared, so the result is exact.
     #[must_use]
     pub fn nearest(&self, query: &[f32], limit: usize, keep: impl Fn(i64) -> bool) -> Vec<(i64, f64)> {
         let packed = pack(query);
@@ -106,7 +106,7 @@ impl PackedVectors {
         else {
             return Vec::new();
         };
-        // Widened once, not for every row.
+        // Widened once here, not again for each row.
         let wanted: Vec<i16> = wanted.iter().map(|byte| i16::from(byte.cast_signed())).collect();
         let mut best: BinaryHeap<NearestRow> = BinaryHeap::with_capacity(limit + 1);
         if limit == 0 || self.dimensions == 0 {

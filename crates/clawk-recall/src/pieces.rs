@@ -1,20 +1,20 @@
-//! A text as the tokens of the embedding table: WordPiece over MiniLM's uncased vocabulary.
+//! Splits a text into tokens of the embedding table: WordPiece with MiniLM's uncased vocabulary.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use icu_normalizer::DecomposingNormalizerBorrowed;
 
-/// One piece a line; its number is its row in the table.
+/// One token per line; the line number is the row in the table.
 const VOCABULARY: &str = include_str!("../data/vocab.txt");
 
-/// Tokens of one text that count.
+/// How many tokens of one text are used.
 const MAX_TOKENS: usize = 512;
 
-/// A word of more characters is not in the vocabulary.
+/// A longer word (in characters) is treated as unknown.
 const MAX_WORD_CHARS: usize = 100;
 
-/// `[PAD]`, the unused ones, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`: no text is made of them.
+/// The first row of a real token. Rows before it are `[PAD]`, unused ones, `[UNK]`, `[CLS]`, `[SEP]` and `[MASK]`.
 const FIRST_REAL: u16 = 999;
 
 fn vocabulary() -> &'static HashMap<&'static str, u16> {
@@ -25,7 +25,7 @@ fn vocabulary() -> &'static HashMap<&'static str, u16> {
     })
 }
 
-/// The rows of the table that a text is made of; what the vocabulary does not have is left out.
+/// The table rows of a text's tokens. Unknown words are skipped.
 pub(crate) fn tokens(text: &str) -> Vec<u16> {
     let known = vocabulary();
     let mut rows = Vec::new();
@@ -53,7 +53,7 @@ pub(crate) fn tokens(text: &str) -> Vec<u16> {
     rows
 }
 
-/// Greedy, the longest piece first; a word that does not come out even is left out.
+/// Splits a word greedily, the longest token first. A word that can't be split completely is skipped.
 fn split(known: &HashMap<&str, u16>, word: &str, rows: &mut Vec<u16>) {
     if word.chars().count() > MAX_WORD_CHARS {
         return;
@@ -82,7 +82,7 @@ pub(crate) const fn is_accent(c: char) -> bool {
     matches!(c, '\u{300}'..='\u{36f}' | '\u{1ab0}'..='\u{1aff}' | '\u{1dc0}'..='\u{1dff}' | '\u{20d0}'..='\u{20ff}' | '\u{fe20}'..='\u{fe2f}')
 }
 
-/// Punctuation, symbols and ideographs are words of their own.
+/// Whether this character is a word of its own: punctuation, symbols and ideographs are.
 fn stands_alone(c: char) -> bool {
     let ideograph = matches!(c, '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{2fa1f}');
     ideograph || !(c.is_alphanumeric() || c.is_whitespace())

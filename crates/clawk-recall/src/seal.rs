@@ -1,4 +1,5 @@
-//! Encryption of what is remembered: XChaCha20-Poly1305 under one key, each value with a random nonce and bound to its place.
+//! Encryption of memory: XChaCha20-Poly1305 with one key. Each value has a random nonce and is bound to its place, so that it can't
+//! be decrypted at another place.
 //!
 //! ```text
 //! sealed bytes:  8 magic · 4 key id · 24 nonce · ciphertext · 16 tag
@@ -26,24 +27,24 @@ const ID_BYTES: usize = 4;
 const NONCE_BYTES: usize = 24;
 const TAG_BYTES: usize = 16;
 
-/// Magic and key id in base64: 12 bytes are 16 characters.
+/// The length of magic and key id in base64: 12 bytes are 16 characters.
 const FRONT_CHARS: usize = 16;
 
-/// Bytes that sealing adds.
+/// How many bytes sealing adds to a value.
 pub const OVERHEAD: usize = MAGIC.len() + ID_BYTES + NONCE_BYTES + TAG_BYTES;
 
 /// The first character of sealed text. No JSON begins with it.
 const TEXT_MARK: char = '~';
 
-/// Why an encrypted store without a key is refused, on every back end.
+/// The message for an encrypted store without a key, on every back end.
 pub const NO_KEY: &str =
     "`encryption: true` needs a key: `[memory] encryption_key` of clawk.toml names the secret that holds it";
 
-/// Why a store does not stop being encrypted, on every back end.
+/// The message for an encrypted store whose manifest no longer says `encryption: true`, on every back end.
 pub const STAYS: &str = "it is encrypted, and the manifest no longer says so; write `encryption: true`, or export it, forget what it \
                          holds and use a new store";
 
-/// Why a value can't be sealed or opened. Never holds a key or a text.
+/// The reason why a value can't be sealed or opened. It never contains a key or a text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
     /// The secret is not a key.
@@ -51,12 +52,12 @@ pub enum SealError {
         "the secret is not an encryption key: write 64 hexadecimal digits, for example those of `openssl rand -hex 32`"
     )]
     NotAKey,
-    /// It was sealed under a key that is not given.
+    /// The value was sealed with a key that is not given.
     #[error(
         "it is encrypted with another key; if `clawk memory rekey` was interrupted, run it again with the same keys"
     )]
     OtherKey,
-    /// It was changed, or moved here from another place.
+    /// The value was changed, or moved here from another place.
     #[error("the encrypted bytes were changed, or belong to another place")]
     Changed,
     /// The operating system gives no random bytes.
@@ -64,7 +65,7 @@ pub enum SealError {
     Random(String),
 }
 
-/// One key. It cannot be printed.
+/// One encryption key. It can't be printed.
 #[derive(Clone)]
 pub struct SealKey {
     id: [u8; ID_BYTES],
@@ -85,7 +86,7 @@ impl PartialEq for SealKey {
 }
 
 impl SealKey {
-    /// A key of 64 hexadecimal digits; blanks around them do not count.
+    /// Parses a key of 64 hexadecimal digits. Blanks around it are ignored.
     ///
     /// # Errors
     /// [`SealError::NotAKey`].
@@ -107,7 +108,7 @@ impl SealKey {
 }
 
 fn mac(key: &[u8], text: &[u8]) -> [u8; 32] {
-    // A key of any length is taken.
+    // HMAC accepts keys of any length, so this can't fail.
     let Ok(mut mac) = <Hmac<Sha256> as hmac::KeyInit>::new_from_slice(key) else {
         return [0; 32];
     };
@@ -115,7 +116,7 @@ fn mac(key: &[u8], text: &[u8]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// The key that seals, and another one that opens as well while everything is sealed anew.
+/// The key that seals. During a key change, also the older key, which only opens.
 #[derive(Debug, Clone)]
 pub struct SealKeyring {
     current: SealKey,
@@ -123,7 +124,7 @@ pub struct SealKeyring {
 }
 
 impl SealKeyring {
-    /// Seals and opens with this key.
+    /// A keyring that seals and opens with this key.
     #[must_use]
     pub const fn new(key: SealKey) -> Self {
         Self {
@@ -132,7 +133,7 @@ impl SealKeyring {
         }
     }
 
-    /// Opens what this key sealed, too.
+    /// Adds an older key. It only opens values.
     #[must_use]
     pub fn with_older(mut self, key: SealKey) -> Self {
         self.older = Some(key);
@@ -166,10 +167,10 @@ impl SealKeyring {
         Ok(all)
     }
 
-    /// What was sealed for this place; `None`: the bytes are not sealed.
+    /// Opens bytes that were sealed for `place`. `None`: the bytes are not sealed.
     ///
     /// # Errors
-    /// Sealed with another key, for another place, or changed.
+    /// They were sealed with another key or for another place, or were changed.
     pub fn open(&self, place: &str, bytes: &[u8]) -> Result<Option<Vec<u8>>, SealError> {
         let Some((id, rest)) = parts(bytes) else {
             return Ok(None);
@@ -190,7 +191,7 @@ impl SealKeyring {
         opened.map(Some).map_err(|_| SealError::Changed) // silent-ok: the cipher says no more
     }
 
-    /// Text, sealed for this place.
+    /// Seals text and binds it to `place`.
     ///
     /// # Errors
     /// The system gives no random bytes.
@@ -202,10 +203,10 @@ impl SealKeyring {
         Ok(all)
     }
 
-    /// The text that was sealed for this place; `None`: it is not sealed.
+    /// Opens text that was sealed for `place`. `None`: the text is not sealed.
     ///
     /// # Errors
-    /// Sealed with another key, for another place, or changed.
+    /// It was sealed with another key or for another place, or was changed.
     pub fn open_text(&self, place: &str, text: &str) -> Result<Option<String>, SealError> {
         let Some(rest) = text.strip_prefix(TEXT_MARK) else {
             return Ok(None);
@@ -217,13 +218,13 @@ impl SealKeyring {
             .map_err(|_| SealError::Changed) // silent-ok: we sealed text
     }
 
-    /// The key that seals has sealed these bytes.
+    /// Whether these bytes were sealed with the current key.
     #[must_use]
     pub fn is_current(&self, bytes: &[u8]) -> bool {
         parts(bytes).is_some_and(|(id, _)| id == self.current.id)
     }
 
-    /// The same of text.
+    /// Whether this text was sealed with the current key.
     #[must_use]
     pub fn is_current_text(&self, text: &str) -> bool {
         let front = text
@@ -233,7 +234,8 @@ impl SealKeyring {
         bytes.is_some_and(|bytes| self.is_current(&bytes))
     }
 
-    /// A name that stands for a key in an index: the same each time, and nobody without the key can tell of what.
+    /// A keyed hash that replaces an entry's key in an index. It is the same each time, and can't be reversed without the
+    /// encryption key.
     #[must_use]
     pub fn name(&self, key: &str) -> String {
         let bytes = mac(&*self.current.names, key.as_bytes());
@@ -241,25 +243,25 @@ impl SealKeyring {
     }
 }
 
-/// The key's id and what follows it; `None`: the bytes are not sealed.
+/// Splits sealed bytes into the key id and the rest. `None`: the bytes are not sealed.
 fn parts(bytes: &[u8]) -> Option<([u8; ID_BYTES], &[u8])> {
     let (id, rest) = bytes.strip_prefix(&MAGIC)?.split_first_chunk::<ID_BYTES>()?;
     Some((*id, rest))
 }
 
-/// Bytes that a vault has sealed, whichever.
+/// Whether these bytes are sealed, with any key.
 #[must_use]
 pub fn is_sealed(bytes: &[u8]) -> bool {
     parts(bytes).is_some()
 }
 
-/// Text that a vault has sealed, whichever.
+/// Whether this text is sealed, with any key.
 #[must_use]
 pub fn is_sealed_text(text: &str) -> bool {
     text.starts_with(TEXT_MARK)
 }
 
-/// What of an entry is sealed: everything that somebody said, and who said it.
+/// The sealed fields of an entry: all texts, and who said them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SealedEntryFields {
     /// [`NewEntry::key`].
@@ -270,12 +272,12 @@ pub struct SealedEntryFields {
     /// [`NewEntry::metadata`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,
-    /// Where it came from.
+    /// The entry's provenance.
     pub mark: EntryProvenance,
 }
 
 impl SealedEntryFields {
-    /// Of an entry that is to be kept.
+    /// The fields of an entry that is to be stored.
     #[must_use]
     pub fn of(entry: &NewEntry, mark: &EntryProvenance) -> Self {
         Self {
@@ -286,13 +288,13 @@ impl SealedEntryFields {
         }
     }
 
-    /// As it is sealed.
+    /// The fields as JSON text, ready to be sealed.
     #[must_use]
     pub fn text(&self) -> String {
         serde_json::to_string(self).unwrap_or_default() // silent-ok: JSON values always serialise
     }
 
-    /// The entry with this id and time, and its mark.
+    /// Builds the entry with this id and time.
     #[must_use]
     pub fn into_hit(self, id: String, timestamp: String) -> crate::entry::EntryHit {
         crate::entry::EntryHit {

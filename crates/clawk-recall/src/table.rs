@@ -1,28 +1,29 @@
-//! The built-in embeddings: a static table distilled from MiniLM-L6 (Apache-2.0), mean of a text's rows, no engine.
+//! The built-in embeddings: a static table distilled from MiniLM-L6 (Apache-2.0). A text's vector is the mean of its tokens' rows.
+//! No model runs.
 //!
-//! It knows words, not sentences: of 16 paraphrases it finds 11 where words alone find 2, and it harms questions that words
-//! answer when it counts as much as they do. Fusion therefore gives it [`WEIGHT`].
+//! The table knows words, not sentences. Of 16 paraphrases it finds 11, where words alone find 2. But with full weight it makes
+//! results worse for questions that words answer. So fusion gives it [`WEIGHT`].
 
 use crate::pieces::tokens;
 
-/// Length of a vector.
+/// The number of dimensions of a vector.
 pub const DIMENSIONS: usize = 256;
 
-/// How it is named where a search says what it used.
+/// The table's name in search results.
 pub const NAME: &str = "static";
 
-/// What its ranking counts for in fusion, where words count 1.
+/// The weight of this table's ranking in fusion; the ranking by words has weight 1.
 pub const WEIGHT: f64 = 0.25;
 
-/// Texts that are less alike than this have nothing to do with each other, by this table.
+/// Texts with a smaller cosine than this are treated as unrelated.
 pub const FLOOR: f64 = 0.35;
 
-/// A row of 8-bit integers for each piece of the vocabulary.
+/// The table: for each token, one row of 8-bit integers.
 const ROWS: &[u8] = include_bytes!("../data/static256.i8");
-/// The factor of each row, 32-bit floats, little-endian.
+/// The scale factor of each row: 32-bit floats, little-endian.
 const FACTORS: &[u8] = include_bytes!("../data/static256.f32");
 
-/// The text's vector, of length 1; `None` when nothing of it is in the vocabulary.
+/// The text's vector, of length 1. `None` if no word of the text is in the vocabulary.
 #[must_use]
 pub fn embed(text: &str) -> Option<Vec<f32>> {
     let mut sum = vec![0.0_f32; DIMENSIONS];
@@ -37,7 +38,7 @@ pub fn embed(text: &str) -> Option<Vec<f32>> {
     normal(sum)
 }
 
-/// The vector at length 1; `None` when it has none.
+/// Normalizes a vector to length 1. `None` if its length is 0.
 #[must_use]
 pub fn normal(mut vector: Vec<f32>) -> Option<Vec<f32>> {
     let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();

@@ -1,4 +1,4 @@
-//! How a text is searched in a store, the same for every back end: by words, by vectors, or both, and how they are fused.
+//! How a store is searched by text, the same for every back end: by words, by vectors or both, and how the rankings are fused.
 
 use std::hash::Hash;
 
@@ -9,16 +9,16 @@ use crate::entry::{SearchMethod, Vector};
 use crate::fuse::{self, ScoreMeaning, WeightedRanking};
 use crate::table;
 
-/// Candidates that each ranking brings into the fusion, at least.
+/// The minimum number of candidates that each ranking gives to the fusion.
 const PER_LEG: usize = 50;
 
-/// How many candidates each ranking brings for an answer of so many.
+/// How many candidates each ranking gives to the fusion for a result of `limit` entries.
 #[must_use]
 pub fn depth(limit: usize) -> usize {
     PER_LEG.max(limit.saturating_mul(2))
 }
 
-/// The store's strategy; `lifecycle.retrieval` (0.3.0) says it for stores whose `search` says nothing.
+/// The store's search strategy. If `search` does not set it, `lifecycle.retrieval` (0.3.0) decides.
 #[must_use]
 pub fn strategy(store: &Store) -> SearchStrategy {
     let retrieval = store.lifecycle.as_ref().and_then(|lifecycle| lifecycle.retrieval);
@@ -29,25 +29,25 @@ pub fn strategy(store: &Store) -> SearchStrategy {
     }
 }
 
-/// A question with a vector of its own.
+/// A search by vectors: the question's vector, and how to use the ranking.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VectorQuery {
-    /// `static` or `PROVIDER/MODEL`: vectors of this model are compared.
+    /// `static` or `PROVIDER/MODEL`. Only vectors of this model are compared.
     pub model: String,
-    /// The question's vector.
+    /// The vector of the question.
     pub query: Vec<f32>,
-    /// What is less alike than this does not count.
+    /// Entries with a smaller cosine than this are ignored.
     pub floor: f64,
-    /// Vectors count alone.
+    /// Whether only vectors count, not words.
     pub only: bool,
-    /// What the answer says of the search.
+    /// The search method that the result reports.
     pub used: SearchMethod,
     weight: f64,
     fusion: SearchFusion,
 }
 
-/// How this text is searched in the store; `None`: by words alone. `vector` is the question's, by the store's embedding model; one
-/// of another model does not count.
+/// Decides how this text is searched by vectors. `None`: by words only. `vector` is the question's vector from the store's
+/// embedding model; a vector of another model is not used.
 #[must_use]
 pub fn near(store: &Store, text: &str, vector: Option<&Vector>) -> Option<VectorQuery> {
     let model = model_of(store)?;
@@ -75,7 +75,7 @@ pub fn near(store: &Store, text: &str, vector: Option<&Vector>) -> Option<Vector
 }
 
 impl VectorQuery {
-    /// Both rankings as one, the best first.
+    /// Combines the rankings by words and by vectors into one, best entry first.
     #[must_use]
     pub fn fused<I: Copy + Eq + Hash + Ord>(&self, words: &[(I, f64)], near: &[(I, f64)]) -> Vec<(I, f64)> {
         let legs = [
@@ -123,7 +123,7 @@ mod tests {
                 json!({"lifecycle": {"retrieval": "semantic"}}),
                 SearchStrategy::VectorOnly,
             ),
-            // What `search` says is nearer to the matter.
+            // `search` overrides `lifecycle`, because it is more specific.
             (
                 json!({"search": {"strategy": "fts-only"}, "lifecycle": {"retrieval": "semantic"}}),
                 SearchStrategy::FtsOnly,

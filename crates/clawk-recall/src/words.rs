@@ -1,17 +1,17 @@
-//! The words of a text and of a question, and how much of a question a text answers.
+//! Splits texts and questions into words, and scores how much of a question a text answers.
 
 use icu_normalizer::DecomposingNormalizerBorrowed;
 use serde_json::Value;
 
 use crate::pieces::is_accent;
 
-/// So much text of an entry is indexed, bytes.
+/// How much text of one entry is indexed, in bytes.
 const MAX_INDEXED_BYTES: usize = 256 * 1024;
 
-/// So many words of a question count.
+/// How many words of a question are used.
 pub const MAX_TERMS: usize = 16;
 
-/// Words that say nothing of what is asked. They count where a question has no others.
+/// Stop words. They count only if the question has no other words.
 const STOP: [&str; 73] = [
     "a", "about", "am", "an", "and", "any", "are", "as", "at", "be", "been", "but", "by", "can", "could",
     "did", "do", "does", "for", "from", "had", "has", "have", "he", "her", "his", "how", "i", "if", "in",
@@ -21,7 +21,7 @@ const STOP: [&str; 73] = [
     "die",
 ];
 
-/// All text in an entry: strings and numbers at any depth, and the key.
+/// All text of an entry: the key, and strings and numbers at any depth.
 #[must_use]
 pub fn text_of(content: &Value, key: Option<&str>) -> String {
     let mut out = String::new();
@@ -49,8 +49,8 @@ fn collect(value: &Value, out: &mut String) {
     }
 }
 
-/// The distinct words of a question, lower case, in order, at most [`MAX_TERMS`]; without those that say nothing, unless it has
-/// no others.
+/// The distinct words of a question in lower case and in order, at most [`MAX_TERMS`]. Stop words are dropped, unless there are no
+/// other words.
 #[must_use]
 pub fn terms(question: &str) -> Vec<String> {
     let telling = distinct(words(question).filter(|word| !STOP.contains(&word.as_str())));
@@ -74,18 +74,18 @@ fn distinct(words: impl Iterator<Item = String>) -> Vec<String> {
     terms
 }
 
-/// Words of a text, lower case and without accents, as the full-text index has them.
+/// The words of a text as the full-text index stores them: lower case, without accents.
 pub fn words(text: &str) -> impl Iterator<Item = String> + '_ {
     written(text).map(plain)
 }
 
-/// Words of a text as they stand there.
+/// The words of a text, unchanged.
 fn written(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !(c.is_alphanumeric() || is_accent(c)))
         .filter(|word| !word.is_empty())
 }
 
-/// Whether a word cannot be one of these, by its first letter: most words of a text are told apart without a copy.
+/// Whether a word can't match any of the terms, by its first letter. This quick check avoids a copy for most words of a text.
 fn is_other(word: &str, terms: &[QueryTerm]) -> bool {
     let first = |text: &str| text.bytes().next().map(|byte| byte.to_ascii_lowercase());
     word.is_ascii() && terms.iter().all(|term| first(&term.text) != first(word))
@@ -100,7 +100,7 @@ fn plain(word: &str) -> String {
     letters.flat_map(char::to_lowercase).collect()
 }
 
-/// Whether two words are forms of one: equal, or the same but for a short ending (as a stemmer sees them).
+/// Whether two words are forms of one word: equal, or different only in a short ending (like a stemmer).
 #[must_use]
 pub fn same_word(a: &str, b: &str) -> bool {
     if a == b {
@@ -110,23 +110,23 @@ pub fn same_word(a: &str, b: &str) -> bool {
     common >= 4 && a.len().max(b.len()) - common <= 3
 }
 
-/// One word of a question, and what it counts for: the rarer, the more.
+/// One word of a question, with its weight. Rare words have a higher weight.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QueryTerm {
-    /// Lower case.
+    /// The word, in lower case.
     pub text: String,
-    /// At least 0.
+    /// The weight, at least 0.
     pub weight: f64,
 }
 
-/// BM25's weight of a word that `held` of `total` entries hold.
+/// BM25's weight of a word that occurs in `held` of `total` entries.
 #[must_use]
 pub fn rarity(total: f64, held: f64) -> f64 {
     (1.0 + (total - held + 0.5).max(0.0) / (held + 0.5)).ln()
 }
 
-/// The share of the question's weight that a text holds (0..1), a little less for a long text that says it once. `known` is
-/// what an index found already of that weight.
+/// The share (0..1) of the question's weight that a text contains. A long text that contains a word only once gets a little less.
+/// `known` is the part of that weight that an index has found already.
 #[must_use]
 pub fn score(terms: &[QueryTerm], text: &str, known: f64) -> f64 {
     let total: f64 = terms.iter().map(|term| term.weight).sum();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     proptest! {
-        /// A word that is left out by its first letter is no form of a term.
+        /// A word that the first-letter check rejects is never a form of a term.
         #[test]
         fn no_word_is_left_out_that_counts(word in "[a-zA-Zäöüé0-9]{1,9}", text in "[a-zA-Zäöüé0-9]{1,9}") {
             for other in [text, word.clone() + "s", word.to_uppercase()] {

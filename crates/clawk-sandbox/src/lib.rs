@@ -1,11 +1,11 @@
-//! From a plan to a running process: how it is started, enclosed and ended.
+//! Turns a plan into a running process: starts, isolates and ends it.
 //!
-//! *Owns*: process spawning (nobody else spawns), the walls of each level, limits, timeouts.
-//! *Depends on*: `clawk-plan` for what is asked.
+//! *Owns*: process spawning (no other crate spawns processes), the isolation of each level, limits, timeouts.
+//! *Depends on*: `clawk-plan`, which describes the requested isolation.
 //! *Must not know*: tools, policy, kernel.
-//! *Start reading at*: [`launch`], then [`child`] (the other side of the re-exec).
+//! *Start reading at*: [`launch`], then [`child`] (the code that runs in the re-executed program).
 //!
-//! A level that this host can't give is refused, never served weaker (R32).
+//! If this host can't provide a level, the run is refused. clawk never falls back to a weaker level (R32).
 
 pub mod child;
 pub mod container;

@@ -1,4 +1,4 @@
-//! Descriptors that go from process to process with the bytes of a local socket.
+//! Sends and receives descriptors together with the bytes of a local socket.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -11,13 +11,13 @@ use rustix::net::{
     SendFlags,
 };
 
-/// The most that one message carries, descriptors.
+/// The maximum number of descriptors in one message.
 const MOST: usize = 24;
 
-/// Sends bytes with descriptors attached to the first of them; how many bytes the socket took.
+/// Sends bytes, with descriptors attached to the first byte. Returns how many bytes the socket accepted.
 ///
 /// # Errors
-/// `MSGSIZE`: more descriptors than [`MOST`]; and what the socket says.
+/// `MSGSIZE`: more descriptors than [`MOST`]; and errors of the socket.
 pub(crate) fn send(
     socket: impl AsFd,
     parts: &[IoSlice<'_>],
@@ -32,10 +32,10 @@ pub(crate) fn send(
     rustix::net::sendmsg(socket, parts, &mut ancillary, flags | SendFlags::NOSIGNAL)
 }
 
-/// Receives bytes, how many, and the descriptors that came with them; none of them outlives an `exec`.
+/// Receives bytes and the attached descriptors. Returns the number of bytes. The descriptors are closed on `exec`.
 ///
 /// # Errors
-/// What the socket says.
+/// Errors of the socket.
 pub(crate) fn receive(socket: impl AsFd, into: &mut [u8], flags: RecvFlags) -> Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

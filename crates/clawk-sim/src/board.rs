@@ -1,4 +1,5 @@
-//! What the bus knows of hosts: who is cut off, who holds a task and was heard last when, who began effects of it first.
+//! The bus's knowledge of the hosts: which ones are cut off, which host holds a task and when it was last heard, and which host
+//! began effects of a task first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,12 +9,12 @@ use clawk_kernel::ports::{BoxFuture, MemberRoute, RemoteResult, RemoteTask, Remo
 use clawk_proto::RequestId;
 use clawk_trace::checkpoint::PublicKey;
 
-/// A task is given to another host after so long without a sign of its holder, milliseconds of the world; shorter than the bus's,
-/// as everything here is.
+/// If a task's holder is silent for this long, the task is given to another host. In milliseconds of simulated time; shorter than
+/// in the real bus, as all times here.
 const VISIBLE_MS: u64 = 1_200;
-/// An effect begins while the last sign is younger than this.
+/// An effect may begin only if the last sign of life is younger than this, in milliseconds.
 const YOUNG_MS: u64 = 800;
-/// How often an effect that waits for its task looks, and how long apart.
+/// How often an effect checks whether its task is confirmed, and the pause between two checks.
 const LOOKS: usize = 60;
 const LOOK: Duration = Duration::from_millis(40);
 
@@ -21,12 +22,12 @@ const LOOK: Duration = Duration::from_millis(40);
 struct SimBusState {
     now_ms: u64,
     cut: BTreeSet<usize>,
-    /// By task: who holds it, and when the last sign was heard.
+    /// By task: its holder, and when the last sign of life was heard.
     held: BTreeMap<String, (usize, u64)>,
     owners: BTreeMap<String, usize>,
 }
 
-/// The bus's own state; cheap to clone.
+/// The bus's own state. Cloning it is cheap and shares the state.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SimBus(Arc<Mutex<SimBusState>>);
 
@@ -52,17 +53,17 @@ impl SimBus {
         self.lock().cut.contains(&host)
     }
 
-    /// Who is to work on a task that may be given to `host` now.
+    /// Assigns a task that is offered to `host`. Returns the host that is to work on it; `None` if that host is cut off.
     pub(crate) fn take(&self, task: &str, host: usize) -> Option<usize> {
         let mut inner = self.lock();
         let now = inner.now_ms;
         if let Some((holder, heard)) = inner.held.get(task).copied()
             && now.saturating_sub(heard) < VISIBLE_MS
         {
-            // Delivered again to who has it: brokers do that.
+            // Deliver it again to its holder, as real brokers do.
             return Some(holder);
         }
-        // Another host began effects of it: it is left to that one.
+        // If another host began effects of this task, only that host may continue it.
         let host = inner.owners.get(task).copied().unwrap_or(host);
         if inner.cut.contains(&host) {
             return None;
@@ -71,7 +72,7 @@ impl SimBus {
         Some(host)
     }
 
-    /// A host that runs says what it is at.
+    /// A running host sends a sign of life for its tasks.
     pub(crate) fn sign(&self, host: usize) {
         let mut inner = self.lock();
         if inner.cut.contains(&host) {
@@ -104,7 +105,7 @@ impl SimBus {
     }
 }
 
-/// A worker's side of the bus.
+/// A worker's view of the bus.
 #[derive(Debug)]
 pub(crate) struct SimBusWorker {
     pub(crate) host: usize,

@@ -1,5 +1,5 @@
-//! Who uses a host besides the swarm: a client that calls tools and talks, each request more than once; a person who answers
-//! questions; an operator who stops the agent and lets it go on. They outlive the host's crashes, as people do.
+//! The users of a host besides the swarm: a client that calls tools and chats, and repeats requests; a person who answers
+//! questions; an operator who stops and resumes the agent. They keep their state when the host crashes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use crate::judge::SimInvariant;
 use crate::rng::SeededRng;
 use crate::world::id;
 
-/// What the client calls, in turn.
+/// The tools that the client calls, in turn.
 const TOOLS: [&str; 8] = [
     "write",
     DANGER,
@@ -27,27 +27,27 @@ const TOOLS: [&str; 8] = [
     crate::host::FORBIDDEN,
 ];
 
-/// What is known outside of the host, whatever becomes of it.
+/// What the users know. It survives crashes of the host.
 #[derive(Debug, Default)]
 pub(crate) struct HostUserFacts {
-    /// Requests of [`DANGER`] to which a person's last answer was yes.
+    /// Requests of [`DANGER`] whose last answer from a person was yes.
     approved: BTreeSet<String>,
-    /// A stop was confirmed, and nobody has lifted it.
+    /// Whether a stop was confirmed and has not been lifted.
     stopped: bool,
-    /// What the client was told first, by request.
+    /// By request: the first result that the client got.
     told: BTreeMap<String, String>,
-    /// Told again since the faults ended.
+    /// Requests whose result was received again since the faults ended.
     last: BTreeSet<String>,
     wrong: Vec<(SimInvariant, String)>,
-    /// Requests that were made again.
+    /// The number of repeated requests.
     pub(crate) again: usize,
-    /// Questions that a person answered.
+    /// The number of questions that a person answered.
     pub(crate) answers: usize,
-    /// Stops that were confirmed.
+    /// The number of confirmed stops.
     pub(crate) stops: usize,
 }
 
-/// Shared with the host's runner, which is told of every effect that begins.
+/// The facts, shared with the host's tool runner, which reports every effect that begins.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SharedHostUserFacts(Arc<Mutex<HostUserFacts>>);
 
@@ -56,7 +56,7 @@ impl SharedHostUserFacts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An effect begins.
+    /// Called when an effect begins.
     pub(crate) fn begins(&self, request: &RequestId, tool: &str) {
         let mut known = self.lock();
         let what = format!("{tool} of {request}");
@@ -68,23 +68,23 @@ impl SharedHostUserFacts {
         }
     }
 
-    /// Something did not hold.
+    /// Records that an invariant was broken.
     pub(crate) fn broken(&self, invariant: SimInvariant, what: String) {
         self.lock().wrong.push((invariant, what));
     }
 
-    /// The request was told its end since the faults ended.
+    /// Whether the request's result was received since the faults ended.
     pub(crate) fn is_told(&self, request: &RequestId) -> bool {
         self.lock().last.contains(request.as_str())
     }
 
-    /// The same, or its end was never told.
+    /// As [`Self::is_told`], or no result was ever received.
     pub(crate) fn is_settled(&self, request: &RequestId) -> bool {
         let known = self.lock();
         known.last.contains(request.as_str()) || !known.told.contains_key(request.as_str())
     }
 
-    /// Something was told once and is not known any more.
+    /// A result that was received once and that the host no longer knows.
     pub(crate) fn missing(&self) -> Option<String> {
         let known = self.lock();
         let told = known.told.keys().find(|request| !known.last.contains(*request));
@@ -95,7 +95,7 @@ impl SharedHostUserFacts {
         self.lock().wrong.first().cloned()
     }
 
-    /// The client is told how a request ended. What it was told once, it is told always.
+    /// Records the result of a request. It must be the same as the first one.
     pub(crate) fn tell(&self, request: &RequestId, said: String, quiet: bool) {
         let mut known = self.lock();
         let key = request.as_str().to_owned();
@@ -115,18 +115,18 @@ impl SharedHostUserFacts {
     }
 }
 
-/// A host's client, person and operator.
+/// The client, the person and the operator of one host.
 #[derive(Debug)]
 pub(crate) struct HostUser {
     number: usize,
     calls: usize,
     messages: usize,
     pub(crate) facts: SharedHostUserFacts,
-    /// Requests that are under way in the host's present life.
+    /// Requests that are running since the host's last start.
     open: Arc<Mutex<Vec<String>>>,
 }
 
-/// An answer that is kept: the request never gets another one.
+/// The final result of a request; `None` if the request may still get another result.
 pub(crate) fn kept(outcome: &Result<clawk_proto::method::ToolCallResult, CallError>) -> Option<String> {
     match outcome {
         Ok(result) => serde_json::to_string(result).ok(), // silent-ok: ours always serialise
@@ -137,7 +137,7 @@ pub(crate) fn kept(outcome: &Result<clawk_proto::method::ToolCallResult, CallErr
     }
 }
 
-/// The client's call number `n`.
+/// The client's tool call number `n`.
 pub(crate) fn tool_call(request: &RequestId, who: &str, n: usize) -> ToolCallParams {
     let tool = TOOLS.get(n % TOOLS.len()).copied().unwrap_or("write");
     let arguments = json!({"call": format!("{who} {n}")});
@@ -153,7 +153,7 @@ pub(crate) fn tool_call(request: &RequestId, who: &str, n: usize) -> ToolCallPar
     }
 }
 
-/// Says something in one of two conversations, and tells what was answered.
+/// Sends a message in one of two conversations, and records the answer.
 pub(crate) fn talk(
     kernel: Kernel,
     facts: &SharedHostUserFacts,
@@ -168,7 +168,7 @@ pub(crate) fn talk(
             client: "client".to_owned(),
             role: clawk_kernel::Role::Admin,
         };
-        // An error is no answer: the client asks again.
+        // An error is not an answer: the client asks again.
         if let Ok(told) = kernel.talk(door, asked, &|_, _| {}).await {
             facts.tell(&key, format!("{:?} {}", told.stop, told.text), quiet);
         }
@@ -186,7 +186,7 @@ impl HostUser {
         }
     }
 
-    /// The client calls tools.
+    /// Whether the client calls tools.
     pub(crate) const fn calls(&self) -> bool {
         self.calls > 0
     }
@@ -199,12 +199,12 @@ impl HostUser {
         id(200 + self.number, n)
     }
 
-    /// The host has crashed: whoever waited there is told nothing, and asks again.
+    /// Called when the host has crashed: its open requests get no result, and the client repeats them.
     pub(crate) fn crashed(&mut self) {
         self.open = Arc::default();
     }
 
-    /// Everything was asked and told since the faults ended.
+    /// Whether every request was repeated and answered since the faults ended.
     pub(crate) fn is_done(&self) -> bool {
         let mut all = (0..self.calls).map(|n| self.call_id(n));
         let mut said = (0..self.messages).map(|n| self.message_id(n));
@@ -213,14 +213,14 @@ impl HostUser {
 
     fn is_wanted(&self, request: &RequestId, quiet: bool) -> bool {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        // The same request twice at once, sometimes, and not three times: tokio wakes several who wait for one value in an order
-        // of its own.
+        // Sometimes the same request twice at once, but never three times: tokio's order of waking several waiters of one value is
+        // not deterministic.
         let times = open.iter().filter(|known| *known == request.as_str()).count();
         let most = if quiet { 1 } else { 2 };
         times < most && !(quiet && self.facts.is_told(request))
     }
 
-    /// They do something, maybe.
+    /// Lets the users act, with some probability.
     pub(crate) fn act(&self, host: &SwarmHost, rng: &mut SeededRng, quiet: bool) {
         let Some(running) = host.running() else { return };
         let kernel = &running.kernel;
@@ -268,7 +268,7 @@ impl HostUser {
         self.under_way(host, request, talk);
     }
 
-    /// Lets it run in the host; it is open until it ends.
+    /// Runs a future in the host. The request is open until the future ends.
     fn under_way(
         &self,
         host: &SwarmHost,
@@ -293,7 +293,7 @@ impl HostUser {
         });
     }
 
-    /// A person answers a question, sometimes twice and differently; the first answer that is taken counts.
+    /// The person answers a question, sometimes twice with different answers. The first accepted answer counts.
     fn person(&self, host: &SwarmHost, kernel: &Kernel, rng: &mut SeededRng, quiet: bool) {
         let pending = kernel.pending();
         if pending.is_empty() {
@@ -325,7 +325,7 @@ impl HostUser {
                     known.answers += 1;
                     known.approved.remove(&key);
                 }
-                // It was answered before, or nothing asks any more.
+                // It was answered before, or no question is open any more.
                 (Some(false), _) if !before => {
                     known.approved.remove(&key);
                 }
@@ -334,7 +334,7 @@ impl HostUser {
         }
     }
 
-    /// The operator stops the agent, or lets it go on.
+    /// The operator stops or resumes the agent.
     fn operator(&self, host: &SwarmHost, kernel: &Kernel, quiet: bool) {
         let (by, stopped) = (KnownPerson::admin("control", "ann"), !kernel.stops().is_empty());
         let kernel = kernel.clone();

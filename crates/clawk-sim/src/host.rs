@@ -1,4 +1,4 @@
-//! One host: a kernel in a runtime of its own, whose end is a crash.
+//! One host: a kernel in its own runtime. Dropping the runtime is a crash.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,53 +16,53 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::desk::SharedHostUserFacts;
 
-/// Tokens that an inference uses here.
+/// How many tokens one inference uses.
 const OUTPUT_TOKENS: u64 = 2_400;
 /// A tool that a rule denies.
 pub(crate) const FORBIDDEN: &str = "forbidden";
 
-/// A tool about which a person is asked.
+/// A tool that needs a person's approval.
 pub(crate) const DANGER: &str = "danger";
-/// A tool that may run [`PAID_A_DAY`] times a day.
+/// A tool that may run [`PAID_A_DAY`] times per day.
 pub(crate) const PAID: &str = "paid";
-/// The bound of [`PAID`].
+/// The daily limit of [`PAID`].
 pub(crate) const PAID_A_DAY: u64 = 3;
-/// A question is open for so long, seconds.
+/// How long a question stays open, in seconds.
 const ASKED_S: u64 = 2;
 /// A tool without side effects.
 pub(crate) const LOOK: &str = "look";
-/// What the `slow` tool takes, milliseconds.
+/// How long the tool `slow` takes, in milliseconds.
 const SLOW_MS: u64 = 60;
 
 /// How fast a host's disk is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DiskSpeed {
     Fast,
-    /// What is written is durable only later, and lost by a crash before.
+    /// Writes become durable later; a crash before that loses them.
     Slow,
 }
 
-/// A host. Its journal, its tools' memory of what was done and its clock outlive crashes.
+/// A host. Its journal, its tools' records of effects and its clock survive crashes.
 pub(crate) struct SwarmHost {
     pub(crate) rig: Rig,
     number: u8,
     disk: DiskSpeed,
-    /// Its clock runs so many thousandths faster or slower.
+    /// The clock's drift in thousandths; positive is faster.
     drift: i64,
     running: Option<RunningKernel>,
-    /// Where effects are looked up when they begin.
+    /// The journal in which a beginning effect looks up its decision.
     journal: Arc<Mutex<Arc<MemJournal>>>,
     /// Effects that began before their decision was durable.
     early: Arc<Mutex<Vec<String>>>,
     used: RunTokenUsage,
 }
 
-/// Tokens that models of a host used, by run.
+/// Tokens that a host's models used, by run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RunTokenUsage(Arc<Mutex<BTreeMap<String, u64>>>);
 
 impl RunTokenUsage {
-    /// Tokens by run. Messages of clients are left out: they belong to no run.
+    /// Tokens by run. Clients' messages are not counted, because they belong to no run.
     pub(crate) fn by_run(&self) -> BTreeMap<String, u64> {
         let mut used = lock(&self.0).clone();
         used.retain(|run, _| !run.starts_with("chat"));
@@ -73,9 +73,9 @@ impl RunTokenUsage {
 pub(crate) struct RunningKernel {
     pub(crate) runtime: Runtime,
     pub(crate) kernel: Kernel,
-    /// Where the client calls tools.
+    /// The session in which the client calls tools.
     pub(crate) desk: SessionId,
-    /// Who delegates here.
+    /// The session that delegates tasks.
     pub(crate) session: SessionId,
 }
 
@@ -101,13 +101,13 @@ fn spec(run_tokens: u64) -> Value {
 }
 
 fn costly(mut completion: ModelCompletion, request: &InferRequest) -> ModelCompletion {
-    // As a vendor does: no more than was asked for.
+    // As real vendors do: no more than the requested maximum.
     completion.usage.output_tokens = OUTPUT_TOKENS.min(request.max_output_tokens);
     completion
 }
 
-/// The head gives a `team` task to its workers in parts. A worker tries what is forbidden, writes once, with its task as argument,
-/// and then says so.
+/// The simulated model. The head splits a `team` task among its workers. A worker tries the forbidden tool, writes once with its
+/// task as argument, and then reports.
 fn answer(request: &InferRequest, used: &RunTokenUsage) -> ModelCompletion {
     let task = request.messages.iter().rev().find_map(|message| match message {
         ModelMessage::User { text, .. } => Some(text.clone()),
@@ -120,7 +120,7 @@ fn answer(request: &InferRequest, used: &RunTokenUsage) -> ModelCompletion {
         .filter(|message| matches!(message, ModelMessage::ToolResult { .. }));
     let run: Vec<&str> = task.split(' ').take(2).collect();
     let is_head = task.starts_with("team") && !task.contains("part");
-    // Once: what is asked for again after a stop is a new effect of the model's own.
+    // Only once: after a stop, a repeated request would be a new effect of the model.
     let noted = request.messages.iter().any(|message| match message {
         ModelMessage::Assistant { calls, .. } => calls.iter().any(|call| {
             call.name == "note"
@@ -147,7 +147,7 @@ fn answer(request: &InferRequest, used: &RunTokenUsage) -> ModelCompletion {
             ("write", json!({"task": task})),
         ]),
         (_, 0) => calls(&[("write", json!({"task": task}))]),
-        // A second effect, after the first one's end: both belong to one host.
+        // A second effect after the first one ended: both must run on the same host.
         (false, 1) if twice => calls(&[("note", json!({"task": task}))]),
         _ => says(&format!("done: {task}")),
     };
@@ -157,15 +157,15 @@ fn answer(request: &InferRequest, used: &RunTokenUsage) -> ModelCompletion {
     completion
 }
 
-/// What a host is made of.
+/// The parameters of a host.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SwarmHostParameters {
     pub(crate) number: u8,
     pub(crate) disk: DiskSpeed,
     pub(crate) drift: i64,
-    /// Tokens that one run may use.
+    /// The token budget of one run.
     pub(crate) run_tokens: u64,
-    /// Every so many questions, its model is overloaded.
+    /// Every n-th request finds the model overloaded.
     pub(crate) faulty_model: Option<usize>,
 }
 
@@ -179,7 +179,7 @@ fn paid() -> NamedBudget {
     }
 }
 
-/// The parts of a host, and what its models use. `may_ask`: a model may be asked now.
+/// Builds the parts of a host and the record of its model usage. `may_ask` decides whether a model can be asked now.
 pub(crate) fn rig(
     make: SwarmHostParameters,
     may_ask: impl Fn() -> Result<(), ProviderError> + Send + Sync + 'static,
@@ -222,12 +222,12 @@ impl SwarmHost {
             facts.begins(request_id, tool);
             let journal = Arc::clone(&lock(&log));
             let decided = journal.look(|events, _| {
-                // The latest ones are at the end.
+                // Search from the end, where the latest events are.
                 events.iter().rev().any(|event| {
                     event.kind == kind::ACTION_APPROVED && event.payload.contains(request_id.as_str())
                 })
             });
-            // What is without side effects need not wait for the disk.
+            // A tool without side effects need not wait for the disk.
             if !decided && tool != LOOK {
                 lock(&found).push(format!("{tool} of {request_id}"));
             }
@@ -253,12 +253,12 @@ impl SwarmHost {
         lock(&self.early).clone()
     }
 
-    /// The most tokens that models of this host used for one run.
+    /// The run for which this host's models used the most tokens, and how many.
     pub(crate) fn most_used(&self) -> Option<(String, u64)> {
         self.used.by_run().into_iter().max_by_key(|(_, tokens)| *tokens)
     }
 
-    /// Its disk takes so many entries more; none: any number.
+    /// How many more entries the disk can store; `None`: unlimited.
     pub(crate) fn room(&self, entries: Option<usize>) {
         match entries {
             Some(entries) => self.rig.journal.fail_after(entries),
@@ -266,7 +266,7 @@ impl SwarmHost {
         }
     }
 
-    /// It ends in order: it drains, says so in its journal, and is gone.
+    /// Shuts the host down in order: it drains, records this in its journal, and stops.
     pub(crate) fn end(&mut self) {
         if let Some(running) = &self.running {
             let kernel = running.kernel.clone();
@@ -275,12 +275,12 @@ impl SwarmHost {
         self.crash();
     }
 
-    /// Its clock is set, as by a person or by a bad server of time.
+    /// Sets the host's clock, as a person or a bad time server could.
     pub(crate) fn jump(&self, ms: i64) {
         self.rig.clock.set_off_ms(ms);
     }
 
-    /// Starts it on what its journal has.
+    /// Starts the host on its journal.
     pub(crate) fn start(&mut self) {
         let runtime = Builder::new_current_thread()
             .enable_time()
@@ -290,14 +290,14 @@ impl SwarmHost {
         let door = if self.number == 0 {
             EntryPoint::launcher("sim")
         } else {
-            // As the bus opens it.
+            // As the real bus opens it.
             EntryPoint::Peer {
                 identity: "swarm team".to_owned(),
                 task_id: "team".to_owned(),
                 role: Role::Admin,
             }
         };
-        // Whoever starts it has made room on its disk.
+        // The caller has made space on the disk.
         self.rig.journal.recover();
         let (kernel, session, desk) = runtime.block_on(async {
             let kernel = self.rig.start().await;
@@ -308,7 +308,7 @@ impl SwarmHost {
                 .expect("a session opens");
             (kernel, session.id, desk.id)
         });
-        // A start writes as fast as it can: it is not what is looked at.
+        // A start writes at full speed: it is not the subject of the test.
         if self.disk == DiskSpeed::Slow {
             self.rig.journal.slow();
         }
@@ -320,7 +320,7 @@ impl SwarmHost {
         });
     }
 
-    /// Everything in memory is gone; what the journal has committed stays.
+    /// Crashes the host: all memory is lost, and the committed journal stays.
     pub(crate) fn crash(&mut self) {
         let Some(running) = self.running.take() else {
             return;
@@ -332,7 +332,8 @@ impl SwarmHost {
         *lock(&self.journal) = Arc::clone(&self.rig.journal);
     }
 
-    /// Lets it work: so many turns of its scheduler, or until it waits for time, which then passes; its disk commits so many batches.
+    /// Lets the host work for `turns` scheduler turns, or until it only waits for time; then `pass_ms` pass. Its disk commits
+    /// `commits` batches.
     pub(crate) fn work(&self, turns: usize, pass_ms: u64, commits: usize) {
         let Some(running) = &self.running else { return };
         running.runtime.block_on(async {
@@ -348,7 +349,7 @@ impl SwarmHost {
         self.rig.clock.advance_ms(passed + passed * self.drift / 1000);
     }
 
-    /// Does one thing to its end, however slow its disk is; none: it never ends.
+    /// Runs one future to its end, however slow the disk is. `None`: it never ends.
     pub(crate) fn ask<T: Send + 'static>(&self, what: impl Future<Output = T> + Send + 'static) -> Option<T> {
         let running = self.running.as_ref()?;
         let asked = running.runtime.spawn(what);

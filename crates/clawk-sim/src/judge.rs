@@ -1,4 +1,4 @@
-//! What must hold, at any time and at the end.
+//! The invariants, checked at any time and at the end.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,51 +11,51 @@ use crate::desk::HostUser;
 use crate::host::{FORBIDDEN, LOOK, PAID, PAID_A_DAY, SwarmHost};
 use crate::world::{FORGED, SwarmWorld};
 
-/// What must hold.
+/// A property that must hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SimInvariant {
-    /// Every task that was given ends.
+    /// Every delegated task ends.
     EveryTaskEnds,
     /// A task is reported once, and a run ends once.
     ReportedOnce,
-    /// No effect is done twice, by whichever hosts.
+    /// No effect is done twice, on any hosts.
     NoEffectTwice,
     /// No effect begins before its decision is durable.
     DecidedFirst,
-    /// What a rule denies never runs.
+    /// A tool that a rule denies never runs.
     DeniedNeverRuns,
-    /// Every message that was taken is answered or dead at the end.
+    /// At the end, every accepted message is answered or dead.
     EveryMessageEnds,
-    /// A run uses no more than its purse holds.
+    /// A run uses no more tokens than its budget.
     PurseHolds,
-    /// Only who has the task reports it.
+    /// Only the holder of a task reports it.
     OwnReportsOnly,
-    /// Every chain verifies.
+    /// Every hash chain verifies.
     ChainsValid,
-    /// What a person must be asked about runs only after their yes.
+    /// A tool that needs approval runs only after a person said yes.
     AskedFirst,
-    /// After a confirmed stop no effect begins until it is lifted.
+    /// After a confirmed stop, no effect begins until the stop is lifted.
     StopHolds,
-    /// A client that was told how a request ended is told the same whenever it asks again.
+    /// A client always gets the same result for the same request.
     SameAnswer,
     /// A message is answered once.
     AnsweredOnce,
-    /// A tool runs as often as its budget says, and no oftener.
+    /// A tool runs no more often than its budget allows.
     BudgetHolds,
-    /// All effects of a task are one host's: no other one begins any.
+    /// All effects of a task are on one host.
     OneHost,
-    /// No effect begins on a host from which others have taken over.
+    /// No effect begins on a host whose sessions were taken over.
     LeaseHolds,
-    /// What was set aside for calls that are over is given back.
+    /// Reservations for calls that are over are released.
     NothingLeftAside,
 }
 
-/// An invariant that did not hold.
+/// An invariant that was broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokenInvariant {
-    /// Which.
+    /// The broken invariant.
     pub invariant: SimInvariant,
-    /// What was seen.
+    /// The observation that shows it.
     pub seen: String,
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn broken<T>(invariant: SimInvariant, seen: String) -> Result<T, Brok
     Err(BrokenInvariant { invariant, seen })
 }
 
-/// Payloads of some types of events.
+/// Payloads of the events of these types.
 fn payloads(journal: &MemJournal, kinds: &[&str]) -> Vec<(String, Value)> {
     journal.look(|events, _| {
         let wanted = events.iter().filter(|event| kinds.contains(&event.kind.as_str()));
@@ -96,7 +96,7 @@ fn word<'a>(payload: &'a Value, name: &str) -> &'a str {
     payload.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Runs that have ended, each with how often.
+/// Ended runs, and how often each of them ended.
 pub(crate) fn ended(journal: &MemJournal) -> BTreeMap<String, usize> {
     let mut ended = BTreeMap::new();
     for (_, payload) in payloads(journal, &[kind::SWARM_ENDED]) {
@@ -105,7 +105,7 @@ pub(crate) fn ended(journal: &MemJournal) -> BTreeMap<String, usize> {
     ended
 }
 
-/// The same of the leader.
+/// As [`ended`], in the leader's journal.
 fn ended_at_leader(world: &SwarmWorld) -> BTreeMap<String, usize> {
     let leader = world.hosts.first();
     leader
@@ -113,7 +113,7 @@ fn ended_at_leader(world: &SwarmWorld) -> BTreeMap<String, usize> {
         .unwrap_or_default()
 }
 
-/// Every task has ended at the leader.
+/// Whether every task has ended at the leader.
 pub(crate) fn all_ended(world: &SwarmWorld) -> bool {
     let ended = ended_at_leader(world);
     let closed = |host: &SwarmHost| host.rig.journal.inbox().iter().all(|(_, end)| end.is_some());
@@ -125,8 +125,7 @@ pub(crate) fn all_ended(world: &SwarmWorld) -> bool {
             .all(|task| ended.contains_key(task.as_str()))
 }
 
-/// Every chain verifies. A journal only grows, so what is verified late was as true before: this is looked at seldom, because it
-/// takes longer than everything else here.
+/// Verifies every hash chain. This is slower than all other checks. It runs rarely, which is enough because journals only grow.
 pub(crate) fn chains(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
     for (at, host) in world.hosts.iter().enumerate() {
         let verified = host
@@ -143,7 +142,7 @@ pub(crate) fn chains(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
     Ok(())
 }
 
-/// What holds at any time.
+/// Checks the invariants that hold at any time.
 pub(crate) fn always(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
     once(world)?;
     for (at, host) in world.hosts.iter().enumerate() {
@@ -176,7 +175,7 @@ pub(crate) fn always(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
     Ok(())
 }
 
-/// Every task is reported once, every run ends once, and within its tokens.
+/// Checks that every task is reported once, that every run ends once, and that it stays within its token budget.
 pub(crate) fn reported_once(journal: &MemJournal, run_tokens: u64) -> Result<(), BrokenInvariant> {
     let mut reported: BTreeMap<String, usize> = BTreeMap::new();
     for (name, payload) in payloads(journal, &[kind::SWARM_REPORTED, kind::SWARM_ENDED]) {
@@ -196,7 +195,7 @@ pub(crate) fn reported_once(journal: &MemJournal, run_tokens: u64) -> Result<(),
     }
 }
 
-/// No message has two answers.
+/// Checks that no message has two answers.
 pub(crate) fn answered_once(journal: &MemJournal) -> Result<(), BrokenInvariant> {
     let mut ends: BTreeMap<String, usize> = BTreeMap::new();
     for (_, payload) in payloads(journal, &[kind::MESSAGE_ANSWERED, kind::MESSAGE_DEAD]) {
@@ -211,7 +210,7 @@ pub(crate) fn answered_once(journal: &MemJournal) -> Result<(), BrokenInvariant>
     }
 }
 
-/// What no two runs of tools may be, on all hosts together.
+/// Checks that no two tool runs, over all hosts, are the same effect.
 fn once(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
     let mut effects: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     let mut hands: BTreeMap<String, usize> = BTreeMap::new();
@@ -221,7 +220,7 @@ fn once(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
             if tool == FORBIDDEN {
                 return broken(SimInvariant::DeniedNeverRuns, format!("host {at} ran `{tool}`"));
             }
-            // Without side effects, or failed before any: as often as wanted.
+            // Tools without side effects, and tools that failed before any, may run any number of times.
             if tool == LOOK || tool == "flaky" {
                 continue;
             }
@@ -248,7 +247,7 @@ fn once(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
     }
 }
 
-/// What holds once the faults are over and there was time enough.
+/// Checks the invariants that hold once the faults have ended and enough time has passed.
 pub(crate) fn at_the_end(world: &SwarmWorld) -> Result<(), BrokenInvariant> {
     let ended = ended_at_leader(world);
     for (task, text) in &world.tasks {

@@ -1,14 +1,14 @@
-//! Deterministic simulation: real kernels on journals in memory, and one seed for all that goes wrong. The same seed gives the same
-//! bytes. Each seed makes two worlds ([`Kind`]): a swarm of hosts with a bus between them, and hosts that share one state.
+//! Deterministic simulation: real kernels on in-memory journals, with one seed for all faults. The same seed gives the same bytes.
+//! Each seed is played in two worlds ([`Kind`]): a swarm of hosts that a bus connects, and several hosts that share one state.
 //!
-//! *Owns:* the simulated world and what must hold in it.
+//! *Owns:* the simulated world and its invariants.
 //! *Depends on:* the kernel with its testing parts, manifest, proto, trace.
 //! *Must not know:* the binary, files, sockets, real clocks.
 //! *Start reading at:* [`run`], then [`SwarmWorld`], then [`SimInvariant`].
 //!
-//! What is not simulated: SQLite and PostgreSQL (the journal is the testing one, and what hosts share is a model of the SQL), brokers
-//! (the network behaves as one that delivers at least once and gives a task away after a silence), HTTP and the sandbox. A crash loses
-//! a host's tasks and memory at the next step's end, and what a slow disk has not committed; what its journal has committed stays.
+//! Not simulated: SQLite and PostgreSQL (the journal is the testing one, and the shared state is a model of the SQL), brokers (the
+//! network delivers at least once, and reassigns a task after a silence), HTTP and the sandbox. At the end of a step, a crash loses
+//! a host's tasks, its memory, and what a slow disk has not committed. Committed journal entries stay.
 
 #![expect(
     clippy::expect_used,

@@ -1,5 +1,6 @@
-//! `clawk-sim [--from N] [--seeds N] [--hours H] [--jobs N] [--world bus|state] [--keep-going]`: plays seeds, each twice, until one breaks
-//! something or the time is over; `--keep-going` plays on and counts. `clawk-sim --world W --tell SEED` prints the events of one.
+//! `clawk-sim [--from N] [--seeds N] [--hours H] [--jobs N] [--world bus|state] [--keep-going]`: plays seeds, each twice, until one
+//! breaks an invariant or the time is over. With `--keep-going` it continues and counts failures. `clawk-sim --world W --tell SEED`
+//! prints the events of one seed.
 
 #![expect(
     clippy::print_stdout,
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use clawk_sim::{Kind, SeedRunOptions};
 
-/// A value that stands after a word.
+/// Parses the value after the option `name`.
 fn value<T: FromStr>(args: &[String], name: &str) -> Result<Option<T>, String> {
     let Some(at) = args.iter().position(|arg| arg == name) else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! The network: messages on their way between hosts.
+//! The network: messages in transit between hosts.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,7 +10,7 @@ use clawk_proto::method::{DelegateParams, ReportParams};
 use clawk_trace::checkpoint::PublicKey;
 use serde_json::json;
 
-/// A message on its way.
+/// A message in transit.
 #[derive(Debug, Clone)]
 pub(crate) enum SimPacket {
     /// From the leader to a worker.
@@ -19,7 +19,7 @@ pub(crate) enum SimPacket {
     Report(Box<ReportParams>),
 }
 
-/// All that is on its way, in the order in which it was sent. A message stays until it is told done.
+/// All messages in transit, in the order of sending. A message stays until it is removed.
 #[derive(Clone, Default)]
 pub(crate) struct SimNetwork(Arc<Mutex<VecDeque<SimPacket>>>);
 
@@ -42,40 +42,40 @@ impl SimNetwork {
         self.lock().len()
     }
 
-    /// A copy of one of them.
+    /// A copy of the message at this position.
     pub(crate) fn look(&self, at: usize) -> Option<SimPacket> {
         self.lock().get(at).cloned()
     }
 
-    /// Takes one of them out.
+    /// Removes and returns the message at this position.
     pub(crate) fn take(&self, at: usize) -> Option<SimPacket> {
         self.lock().remove(at)
     }
 
-    /// Takes the oldest one out.
+    /// Removes and returns the oldest message.
     pub(crate) fn first(&self) -> Option<SimPacket> {
         self.lock().pop_front()
     }
 
-    /// Forgets all of them.
+    /// Removes all messages.
     pub(crate) fn clear(&self) {
         self.lock().clear();
     }
 
-    /// Puts it back where it was, or last.
+    /// Puts a message back at its position, or at the end.
     pub(crate) fn put_back(&self, at: usize, packet: SimPacket) {
         let mut packets = self.lock();
         let at = at.min(packets.len());
         packets.insert(at, packet);
     }
 
-    /// It has arrived for good.
+    /// Removes a message that has arrived.
     pub(crate) fn drop_at(&self, at: usize) {
         self.lock().remove(at);
     }
 }
 
-/// The leader's side of the bus: every identity but its own is elsewhere.
+/// The leader's view of the bus: every other identity is remote.
 #[derive(Debug)]
 pub(crate) struct Bus(pub(crate) SimNetwork);
 

@@ -1,6 +1,6 @@
-//! Numbers out of one seed (splitmix64).
+//! Random numbers from one seed (splitmix64).
 
-/// A stream of numbers.
+/// A stream of random numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct SeededRng(u64);
 
@@ -17,13 +17,13 @@ impl SeededRng {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `bound`, which is not 0.
+    /// A number below `bound`. `bound` must not be 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         let bound = u64::try_from(bound).unwrap_or(1).max(1);
         usize::try_from(self.next() % bound).unwrap_or(0)
     }
 
-    /// Once in so many times.
+    /// True with probability 1 / `times`.
     pub(crate) fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }

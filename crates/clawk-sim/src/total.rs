@@ -1,4 +1,4 @@
-//! What many seeds come to, and how they are played by several threads.
+//! Plays many seeds on several threads, and sums up the results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,34 +8,34 @@ use std::time::{Duration, Instant};
 
 use crate::{BrokenInvariant, Kind, SeedReport, run};
 
-/// Outcomes that wait to be counted.
+/// How many results may wait to be counted.
 const WAITING: usize = 64;
 
-/// Which seeds are played, and by how many threads.
+/// Which seeds are played, and on how many threads.
 #[derive(Debug, Clone, Copy)]
 pub struct SeedRunOptions {
     /// The first seed.
     pub from: u64,
-    /// How many; fewer if the time is over before.
+    /// The number of seeds. Fewer are played if the time is over first.
     pub seeds: u64,
-    /// Which worlds each of them makes.
+    /// The worlds in which each seed is played.
     pub kinds: &'static [Kind],
-    /// No seed begins after so long.
+    /// No new seed begins after this time.
     pub time: Option<Duration>,
-    /// Threads, at least one. Each plays a seed alone.
+    /// The number of threads, at least one. Each thread plays one seed at a time.
     pub jobs: usize,
-    /// A seed that broke something does not end it.
+    /// Whether to continue after a seed that broke an invariant.
     pub keep_going: bool,
-    /// Between two lines that say how far it is.
+    /// The pause between two progress lines.
     pub tell_every: Duration,
 }
 
-/// What was wrong with a seed.
+/// The failure of a seed.
 #[derive(Debug)]
 pub enum SeedFault {
-    /// What must hold did not.
+    /// An invariant was broken.
     Broken(BrokenInvariant),
-    /// The second play was different.
+    /// The second play gave a different result.
     Differs(Box<SeedReport>, Result<Box<SeedReport>, BrokenInvariant>),
 }
 
@@ -54,7 +54,7 @@ pub struct SeedTotals {
     /// Seeds that were played, each twice.
     pub seeds: u64,
     sums: BTreeMap<&'static str, usize>,
-    /// Seeds that broke something.
+    /// Seeds that failed.
     pub failed: Vec<(u64, SeedFault)>,
 }
 
@@ -114,10 +114,10 @@ impl fmt::Display for SeedTotals {
     }
 }
 
-/// How a seed went in one world.
+/// The result of a seed in one world.
 type PlayedSeed = (Kind, Result<SeedReport, SeedFault>);
 
-/// Plays a seed twice.
+/// Plays a seed twice and compares the results.
 fn twice(kind: Kind, seed: u64) -> Result<SeedReport, SeedFault> {
     let first = run(kind, seed).map_err(SeedFault::Broken)?;
     match run(kind, seed) {
@@ -126,7 +126,7 @@ fn twice(kind: Kind, seed: u64) -> Result<SeedReport, SeedFault> {
     }
 }
 
-/// Plays all that is wanted. `tell` is told at intervals how far it is, and of each seed that broke something.
+/// Plays all seeds of `wanted`. `tell` gets progress lines, and a line for each seed that failed.
 pub fn play(wanted: SeedRunOptions, mut tell: impl FnMut(&str)) -> SeedTotals {
     let (next, ended) = (AtomicU64::new(wanted.from), AtomicBool::new(false));
     let (began, last) = (Instant::now(), wanted.from.saturating_add(wanted.seeds));

@@ -1,4 +1,4 @@
-//! The world: a leader, workers, the network, and what a seed does to them.
+//! The world of kind `bus`: a leader, workers, the network, and the faults of a seed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,69 +17,69 @@ use crate::judge::{self, BrokenInvariant};
 use crate::net::{Bus, SimNetwork, SimPacket};
 use crate::rng::SeededRng;
 
-/// Steps before the faults end, and before everything must have ended.
+/// The number of steps with faults, and the number of steps after which everything must have ended.
 const FAULTY: usize = 400;
 const STEPS: usize = 8_000;
-/// What passes in the world with a step, milliseconds.
+/// The simulated time of one step, in milliseconds.
 const STEP_MS: u64 = 10;
-/// What a forged report says.
+/// The text of a forged report.
 pub(crate) const FORGED: &str = "forged";
 
-/// How a seed went.
+/// The result and the statistics of a seed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeedReport {
-    /// SHA-256 over every host's journal, hexadecimal.
+    /// SHA-256 over every host's journal, in hexadecimal.
     pub digest: String,
-    /// Crashes that happened.
+    /// Crashes of hosts.
     pub crashes: usize,
     /// Messages that were delivered more than once.
     pub repeated: usize,
-    /// Times that a host was cut off.
+    /// How often a host was cut off.
     pub cuts: usize,
-    /// Times that a host's clock was set.
+    /// How often a host's clock was set.
     pub jumps: usize,
     /// Hosts with a slow disk.
     pub slow: usize,
-    /// Disks that were full for a while.
+    /// Disks that were full for some time.
     pub full: usize,
-    /// Restarts in order.
+    /// Orderly restarts.
     pub ends: usize,
-    /// Times that the bus was down.
+    /// How often the bus was down.
     pub outages: usize,
     /// Messages that were lost.
     pub lost: usize,
-    /// Times that a host was asleep.
+    /// How often a host was asleep.
     pub asleep: usize,
-    /// Times that a standby took the server's place.
+    /// How often a standby replaced the server.
     pub failovers: usize,
     /// Sessions that were taken over from lost hosts.
     pub taken_over: usize,
-    /// Requests of clients that were made again and got the same answer.
+    /// Repeated client requests that got the same result.
     pub again: usize,
     /// Questions that a person answered.
     pub answers: usize,
     /// Stops that were confirmed.
     pub stops: usize,
-    /// Effects that tools did, on all hosts.
+    /// Effects of tools, on all hosts.
     pub effects: usize,
     /// Events in all journals.
     pub events: usize,
 }
 
-/// Hosts and what is between them. The first is the leader.
+/// The hosts and the network between them. The first host is the leader.
 pub struct SwarmWorld {
     rng: SeededRng,
     pub(crate) hosts: Vec<SwarmHost>,
     net: SimNetwork,
     board: SimBus,
-    /// Reports that a worker has not put into the bus yet; a crash loses them.
+    /// By worker: reports that are not on the bus yet. A crash loses them.
     leaving: Vec<SimNetwork>,
     pub(crate) tasks: Vec<(RequestId, String)>,
     given: BTreeMap<usize, bool>,
     pub(crate) desks: Vec<HostUser>,
-    /// Tokens that a run may use.
+    /// The token budget of one run.
     pub(crate) run_tokens: u64,
-    /// The bus delivers nothing before this step.
+    /// The step before which the bus delivers nothing.
     down_until: usize,
     full: Vec<bool>,
     lost: usize,
@@ -103,7 +103,7 @@ pub(crate) fn id(kind: usize, n: usize) -> RequestId {
     RequestId::parse(&format!("00000000-0000-4000-8{kind:03}-{n:012}")).expect("an id")
 }
 
-/// What the driver asks for.
+/// The driver's request to delegate a task.
 pub(crate) fn delegation(task: &RequestId, request: &RequestId, text: &str) -> DelegateParams {
     DelegateParams {
         task_id: task.clone(),
@@ -122,24 +122,24 @@ pub(crate) fn delegation(task: &RequestId, request: &RequestId, text: &str) -> D
     }
 }
 
-/// Which world a seed makes.
+/// The world in which a seed is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Hosts with a journal each, and a bus between them.
+    /// Hosts with their own journals, connected by a bus.
     Bus,
     /// Hosts that share one state.
     State,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds of worlds.
     pub const ALL: [Self; 2] = [Self::Bus, Self::State];
 }
 
-/// Plays one seed to its end.
+/// Plays one seed completely.
 ///
 /// # Errors
-/// What must hold did not.
+/// The invariant that was broken.
 pub fn run(kind: Kind, seed: u64) -> Result<SeedReport, BrokenInvariant> {
     if kind == Kind::State {
         return crate::state::run(seed);
@@ -149,7 +149,7 @@ pub fn run(kind: Kind, seed: u64) -> Result<SeedReport, BrokenInvariant> {
     Ok(world.report())
 }
 
-/// Plays one seed, and tells every journal's events, a line each: whose it is, the type, the payload.
+/// Plays one seed, and returns every journal's events, one line each: host, event type, payload.
 pub fn tell(kind: Kind, seed: u64) -> (Result<(), BrokenInvariant>, Vec<String>) {
     if kind == Kind::State {
         return crate::state::tell(seed);
@@ -163,7 +163,7 @@ pub fn tell(kind: Kind, seed: u64) -> (Result<(), BrokenInvariant>, Vec<String>)
     (played, lines)
 }
 
-/// A journal's events, a line each.
+/// A journal's events, one line each.
 pub(crate) fn lines(whose: &str, journal: &MemJournal) -> Vec<String> {
     let events = journal.events().into_iter().zip(journal.trace());
     let lines = events.map(|(event, sealed)| {
@@ -185,7 +185,7 @@ impl SwarmWorld {
         let (net, board) = (SimNetwork::default(), SimBus::default());
         let workers = 1 + rng.below(3);
         let tasks = 1 + rng.below(4);
-        // Small worlds are quick: not every seed has everything.
+        // Worlds without users are faster, so not every seed has them.
         let (calls, messages) = (rng.below(9), rng.below(3));
         let run_tokens = match rng.below(3) {
             0 => 40_000,
@@ -223,7 +223,7 @@ impl SwarmWorld {
             })
             .collect();
         let named = |rng: &mut SeededRng, n: usize| {
-            // Some are for the whole swarm: the head gives them to its workers in parts.
+            // Some tasks are for the whole swarm: the head splits them among its workers.
             let word = if rng.one_in(3) { "team" } else { "task" };
             (id(1, n), format!("{word} {n}"))
         };
@@ -290,7 +290,7 @@ impl SwarmWorld {
         judge::at_the_end(self)
     }
 
-    /// What happens to a host before it works: it starts, crashes, is cut off or returns, its clock is set.
+    /// Applies faults to a host before it works: it starts, crashes, is cut off or returns, or its clock is set.
     fn befall(&mut self, at: usize, faulty: bool) {
         let runs = self.hosts.get(at).is_some_and(|host| host.running().is_some());
         if !runs {
@@ -313,7 +313,8 @@ impl SwarmWorld {
         }
         if faulty && self.rng.one_in(80) {
             self.jumps += 1;
-            // An answer is kept for five minutes of the wall clock (R19): where clients call again, no clock is set by more.
+            // An answer is stored for five minutes of wall-clock time (R19). So if clients repeat calls, the clock is never set by
+            // more.
             let most = if self.desks.iter().any(HostUser::calls) {
                 120_000
             } else {
@@ -326,13 +327,14 @@ impl SwarmWorld {
         }
     }
 
-    /// Its disk is full in the middle of something, or has room again.
+    /// Fills the host's disk, or frees it again.
     fn fill(&mut self, at: usize, faulty: bool) {
         let Some((host, full)) = self.hosts.get(at).zip(self.full.get_mut(at)) else {
             return;
         };
         if *full && (!faulty || self.rng.one_in(10)) {
-            // Whoever makes room restarts it: a turn whose end could not be recorded is taken up by a start.
+            // Whoever frees the disk also restarts the host: a turn whose end could not be recorded is continued only after a
+            // start.
             host.room(None);
             self.ends += 1;
             self.end(at);
@@ -350,7 +352,7 @@ impl SwarmWorld {
         self.forget(at);
     }
 
-    /// What was in the memory of a host is gone.
+    /// Drops what the host had in memory.
     fn forget(&mut self, at: usize) {
         if let Some(leaving) = self.leaving.get(at) {
             leaving.clear();
@@ -368,7 +370,7 @@ impl SwarmWorld {
             host.start();
         }
         if at == 0 {
-            // The driver asks again after a crash of the leader, with the same ids.
+            // After a crash of the leader, the driver repeats its requests with the same ids.
             self.given.clear();
         }
     }
@@ -416,13 +418,13 @@ impl SwarmWorld {
         }
     }
 
-    /// One message arrives, maybe not for the last time, and not always the oldest one.
+    /// Delivers one message; sometimes not the oldest one, and sometimes it will be delivered again.
     fn deliver(&mut self, faulty: bool) {
         if self.net.len() == 0 {
             return;
         }
         let at = self.rng.below(self.net.len());
-        // Out of the queue while it is delivered: a report takes tasks out as well, and positions move.
+        // Taken out of the queue during delivery, because a report removes tasks, too, and positions change.
         let Some(packet) = self.net.take(at) else { return };
         let kept = packet.clone();
         let again = faulty && self.rng.one_in(4);
@@ -433,7 +435,7 @@ impl SwarmWorld {
                     self.forge(&params);
                 }
                 if faulty && self.rng.one_in(10) {
-                    // Its task is still in the bus: it is given out again, and the stored report is told again.
+                    // The task is still on the bus. It is delivered again, and the stored report is sent again.
                     self.lost += 1;
                     return;
                 }
@@ -448,7 +450,7 @@ impl SwarmWorld {
         }
     }
 
-    /// A worker takes a task, or is given it again; it tells the end of it by the network.
+    /// Gives a task to a worker, perhaps again. The worker reports its end over the network.
     fn give_worker(&mut self, params: DelegateParams, faulty: bool) -> bool {
         let workers = self.hosts.len().saturating_sub(1).max(1);
         let asking = 1 + self.rng.below(workers);
@@ -472,7 +474,7 @@ impl SwarmWorld {
         }
         let kernel = running.kernel.clone();
         running.runtime.spawn(async move {
-            // None: it crashes or ends; the task is given out again.
+            // `None`: the worker crashes or ends; the task will be delivered again.
             let Some(result) = kernel.swarm_result(&task).await else {
                 return;
             };
@@ -487,7 +489,7 @@ impl SwarmWorld {
                 proof: None,
             })));
         });
-        // It stays on its way until its report is: a crash of the worker loses nothing.
+        // The task stays on the bus until its report has arrived: a crash of the worker loses nothing.
         false
     }
 
@@ -515,7 +517,7 @@ impl SwarmWorld {
         told
     }
 
-    /// Its report has arrived: this try is out of the queue. A later try of the same task is a message of its own.
+    /// Removes this attempt from the queue after its report has arrived. A later attempt at the same task is another message.
     fn forget_try(&self, task: &RequestId, token: Option<&str>) {
         let mut at = 0;
         while let Some(packet) = self.net.look(at) {
@@ -530,7 +532,7 @@ impl SwarmWorld {
         }
     }
 
-    /// Somebody reports a task that is not theirs.
+    /// A host reports a task that it does not hold.
     fn forge(&self, real: &ReportParams) {
         let Some((leader, running)) = self
             .hosts

@@ -1,5 +1,5 @@
-//! Which executor each declared tool has (DESIGN §5): `clawk.toml`, else a built-in, else its MCP server, else the
-//! kernel's own (composite). A tool without one is named, with the cure, and starting is refused.
+//! Chooses the executor of each declared tool (DESIGN §5): from `clawk.toml`, else a built-in, else its MCP server, else the kernel
+//! itself (composite tools). For a tool without an executor, the start is refused with a message that says how to fix it.
 //!
 //! Long because each kind of executor is bound here, by the same settings.
 
@@ -25,28 +25,28 @@ use crate::mend::{self, IdempotencyKeySlot, ReconcileCheck, ReconcileEndpoint, R
 use crate::oauth::{OAuthClient, Store, Tokens};
 use crate::runner::{ExecutorBinding, Runner};
 
-/// Largest answer of a declared endpoint, bytes.
+/// The maximum size of a declared endpoint's answer, in bytes.
 pub(crate) const MAX_ENDPOINT_BYTES: u64 = 16 << 20;
 
-/// What the machine gives to tools.
+/// What this machine provides to tools.
 pub struct ToolHost {
-    /// Starts processes.
+    /// Starts sandboxed processes.
     pub launcher: Launcher,
-    /// What a missing sandbox means here.
+    /// The defaults for an agent whose manifest declares no sandbox.
     pub defaults: PlanDefaults,
-    /// Secrets, and the environment for proxies and search path.
+    /// Resolves secrets; also the environment for proxies and the search path.
     pub secrets: SecretResolver,
-    /// The folder that relative programs in `clawk.toml` start from.
+    /// The folder to which relative program paths in `clawk.toml` refer.
     pub base: PathBuf,
     /// The agent's working directory; MCP servers start in it.
     pub workdir: PathBuf,
-    /// What is the runtime's and not the tools', whatever is mounted.
+    /// Files of the runtime that tools must not change, whatever is mounted.
     pub own: RuntimeFiles,
-    /// How `ask-user` reaches a person.
+    /// How `ask-user` asks a person; `None`: it can't.
     pub ask: Option<AskUserHandler>,
-    /// Built-ins bound from outside, by name: `memory-store`, `memory-query`.
+    /// Built-ins that other crates implement, by name: `memory-store`, `memory-query`.
     pub extras: BTreeMap<String, Arc<dyn ExternalBuiltin>>,
-    /// Where tools may go on this machine, and the secrets put in on their way.
+    /// Network access of tools on this machine, and the secrets that are inserted into requests.
     pub egress: EgressSettings,
 }
 
@@ -59,20 +59,20 @@ impl fmt::Debug for ToolHost {
     }
 }
 
-/// A tool that can't run here, and what would mend it.
+/// A tool that can't run here, and how to fix it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("tool `{tool}`: {reason}")]
 pub struct UnboundTool {
     /// The tool's name.
     pub tool: String,
-    /// What is wrong, and the cure.
+    /// The problem, and how to fix it.
     pub reason: String,
 }
 
-/// Binds every declared tool. No server is started.
+/// Binds every declared tool to its executor. Starts no server.
 ///
 /// # Errors
-/// All tools that have no usable executor, in the manifest's order.
+/// All tools without a usable executor, in the manifest's order.
 pub fn bind(manifest: &Manifest, config: &ToolsConfig, host: ToolHost) -> Result<Runner, Vec<UnboundTool>> {
     let exits = Arc::new(EgressProxies::new(
         host.egress.clone(),
@@ -131,15 +131,15 @@ pub(crate) struct ToolBinder<'a> {
     pub(crate) manifest: &'a Manifest,
     pub(crate) config: &'a ToolsConfig,
     pub(crate) host: &'a ToolHost,
-    /// By source and sandbox: a server is enclosed once.
+    /// MCP servers by source and sandbox: the same server in another sandbox is another process.
     pub(crate) servers: BTreeMap<ServerPlacement, Arc<McpServer>>,
 }
 
-/// A source, and the name of the sandbox that it runs in.
+/// A server's source, and the name of the sandbox in which it runs.
 pub(crate) type ServerPlacement = (McpUri, Option<String>);
 
 impl ToolBinder<'_> {
-    /// What encloses a tool; without one, what encloses tools that name no sandbox.
+    /// The plan of a tool's sandbox. `None`, and a tool without a sandbox, get the default plan.
     fn plan_of(&self, tool: Option<&Tool>) -> Plan {
         let sandbox = match tool {
             Some(tool) => self.manifest.sandbox_of(tool),
@@ -148,7 +148,7 @@ impl ToolBinder<'_> {
         Plan::compile(sandbox, &self.host.defaults).keeping(&self.host.own, &self.host.workdir)
     }
 
-    /// `None` for what the kernel runs itself.
+    /// The binding of one tool; `None` for tools that the kernel runs itself.
     fn tool(&mut self, tool: &Tool) -> Result<Option<ExecutorBinding>, String> {
         let own = ToolConfig::default();
         let config = self.config.tools.get(&tool.name).unwrap_or(&own);
@@ -182,7 +182,7 @@ impl ToolBinder<'_> {
         if tool.composite {
             return Ok(None);
         }
-        // A tool that names its server means that server, whatever it is called.
+        // A tool with an `mcp_source` is served by that server, whatever its name is.
         if let Some(source) = &tool.mcp_source {
             let server = self.server(&source.uri, tool)?;
             let (name, served_as) = (tool.name.clone(), source.tool_name.clone());
@@ -205,7 +205,7 @@ impl ToolBinder<'_> {
         }
     }
 
-    /// What finds out a tool's unknown outcomes.
+    /// How unknown outcomes of this tool are reconciled.
     fn mending(&self, tool: &Tool) -> Result<ReconcilePlan, String> {
         let Some(config) = self.config.tools.get(&tool.name) else {
             return Ok(ReconcilePlan::default());
@@ -254,7 +254,7 @@ impl ToolBinder<'_> {
                 let url = Url::parse(&mend::fill(template, &serde_json::Map::new()))
                     .map_err(|error| format!("`reconcile.http` can't be read: {error}"))?;
                 let own = config.http.as_ref().filter(|own| {
-                    // Secrets of one place are not for another.
+                    // Headers with secrets are only for the same origin.
                     Url::parse(&own.url).is_ok_and(|own| own.origin() == url.origin())
                 });
                 let headers = match own {
@@ -313,7 +313,7 @@ impl ToolBinder<'_> {
         })
     }
 
-    /// A WebAssembly file. It gets the variables that it is given, and no others.
+    /// Binds a WebAssembly file. The guest gets only the configured environment variables.
     fn guest(&self, module: &std::path::Path, config: &ToolConfig) -> Result<Command, String> {
         let path = self.host.base.join(module);
         let path = path
@@ -335,7 +335,7 @@ impl ToolBinder<'_> {
         })
     }
 
-    /// Relative ones start where relative programs do.
+    /// Resolves relative paths against the same folder as relative programs.
     fn read_paths(&self, configs: &[&ToolConfig]) -> Vec<PathBuf> {
         let all = configs.iter().flat_map(|config| &config.read_paths);
         all.map(|path| self.host.base.join(path)).collect()
@@ -357,7 +357,7 @@ impl ToolBinder<'_> {
         })
     }
 
-    /// Another agent, at exactly the origin that is written down.
+    /// Binds another agent. Only the origin that the operator wrote is used.
     fn remote(&self, other: &A2aTool) -> Result<A2aEndpoint, String> {
         let base = Url::parse(&other.url).map_err(|error| format!("`a2a.url` can't be read: {error}"))?;
         let secrets = self.secrets(&other.secret_headers)?;
@@ -369,7 +369,8 @@ impl ToolBinder<'_> {
         })
     }
 
-    /// The server of a source: one for all tools that name it, with what `clawk.toml` grants to any of them.
+    /// The server of a source. All tools that name it share one server, which gets everything that `clawk.toml` grants to any of
+    /// them.
     pub(crate) fn server(&mut self, uri: &McpUri, tool: &Tool) -> Result<Arc<McpServer>, String> {
         let sandbox = self.manifest.sandbox_of(tool);
         let place = (uri.clone(), sandbox.map(|sandbox| sandbox.name.clone()));
@@ -430,7 +431,7 @@ impl ToolBinder<'_> {
                     headers,
                     plan,
                 };
-                // Folders of this machine mean nothing elsewhere.
+                // Local folders mean nothing to a remote server.
                 let source = McpServerSource::Endpoint(Box::new(endpoint));
                 (shown, source, way, Vec::new())
             }
@@ -442,7 +443,7 @@ impl ToolBinder<'_> {
     }
 
     /// # Errors
-    /// What of `sampling` has no effect.
+    /// A `sampling` setting that has no effect.
     fn sampling_faults(&self, sampling: &SamplingConfig, served: bool) -> Result<(), String> {
         if !served {
             return Err("`sampling` goes with tools of MCP servers".to_owned());
@@ -458,14 +459,14 @@ impl ToolBinder<'_> {
         }
     }
 
-    /// What the server's questions to a model may take, by the first of its tools that allows any.
+    /// The limits for the server's requests to a model: those of its first tool that allows any.
     fn sampling(&self, place: &ServerPlacement) -> Option<SamplingConfig> {
         let tools = self.sharing(place).into_iter();
         let mut configs = tools.filter_map(|tool| self.config.tools.get(&tool.name));
         configs.find_map(|config| config.sampling.clone())
     }
 
-    /// What somebody agreed to for a server, where this agent has a state to keep it in.
+    /// The OAuth tokens for a server; `None` if this agent has no state directory.
     fn tokens(&self, url: &Url) -> Result<Option<Arc<Tokens>>, String> {
         let Some(state) = &self.host.own.state else {
             return Ok(None);
@@ -490,7 +491,7 @@ impl ToolBinder<'_> {
         self.manifest.tools.iter().filter(here).collect()
     }
 
-    /// The plan of a server's process: without what policies close to every tool that it serves.
+    /// The plan of a server's process, minus everything that policies deny to all of its tools.
     fn plan_for(&self, sandbox: Option<&Sandbox>, served: &[&Tool]) -> Result<Arc<Plan>, String> {
         let ToolHost { own, workdir, .. } = self.host;
         let closed = place::closed_to_all(&self.manifest.policies, served, workdir)
@@ -499,7 +500,7 @@ impl ToolBinder<'_> {
         Ok(Arc::new(plan.keeping(own, workdir)))
     }
 
-    /// The client to an MCP endpoint: under the network rules of the sandbox that its tools run in.
+    /// The HTTP client for an MCP endpoint, limited by the network rules of its tools' sandbox.
     fn guarded(&self, plan: &Plan) -> Result<EgressClient, String> {
         let rules = HostAllowList {
             max_response_bytes: MAX_ENDPOINT_BYTES,
@@ -514,14 +515,14 @@ impl ToolBinder<'_> {
             .map_err(|error| error.to_string())
     }
 
-    /// Nothing but search path, home and language, and what the operator gives.
+    /// The environment of a process: search path, home, language, and the variables that the operator configured; nothing else.
     fn environment(&self, given: &BTreeMap<String, String>, plan: &Plan) -> Vec<(String, String)> {
         let env = self.host.secrets.env();
         let workdir = &self.host.workdir;
         let home = env
             .non_empty("HOME")
             .unwrap_or_else(|| workdir.to_string_lossy().into_owned());
-        // The host's home, where the tool sees it; else one of its own.
+        // The host's home if the tool can see it; otherwise a home of its own.
         let home = match plan.home() {
             Some(own) if !plan.shows(Path::new(&home), workdir) => own.to_owned(),
             Some(_) | None => home,
@@ -554,13 +555,13 @@ impl ToolBinder<'_> {
     }
 }
 
-/// An address without what may be secret in it.
+/// A URL without the parts that may contain secrets.
 fn shown(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     format!("{}://{host}{}", url.scheme(), url.path())
 }
 
-/// A declared endpoint may think for long: the call's own deadline ends it.
+/// Long deadlines for a declared endpoint: the call's own deadline ends it.
 pub(crate) fn patient() -> ClientDeadlines {
     let hour = 3_600_000;
     ClientDeadlines {
@@ -573,7 +574,7 @@ pub(crate) fn patient() -> ClientDeadlines {
 
 type TextsByName = BTreeMap<String, String>;
 
-/// What several tools of one server grant it, together; they must not contradict each other.
+/// Merges what several tools of one server grant it. Contradictions are an error.
 fn united(
     configs: &[&ToolConfig],
     what: &str,

@@ -1,4 +1,4 @@
-//! One call as the executors see it, and the replies they make.
+//! The data of one call for executors, and helpers that build replies.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-/// What an executor gets of a permit. Made from one in [`crate::Runner`], and by this crate's tests.
+/// The part of a permit that an executor gets. [`crate::Runner`] and this crate's tests build it.
 #[derive(Debug, Clone)]
 pub(crate) struct ExecutorCall<'a> {
     pub(crate) arguments: &'a Map<String, Value>,
@@ -23,22 +23,23 @@ pub(crate) struct ExecutorCall<'a> {
     pub(crate) timeout_ms: u64,
     /// The call's id.
     pub(crate) request_id: &'a str,
-    /// The header that carries the call's key, where its tool has one.
+    /// The header with the call's idempotency key, if its tool has one.
     pub(crate) key: Option<(http::HeaderName, String)>,
-    /// The files that were shown to a person, as they were.
+    /// The state of the files that were shown to a person.
     pub(crate) marks: &'a [FileMark],
-    /// What the call leaves out.
+    /// Paths that the call must exclude.
     pub(crate) apart: &'a ExcludedPaths,
     /// The tool's name.
     pub(crate) tool: &'a str,
-    /// Where to tell what it reached.
+    /// Collects the call's connections.
     pub(crate) connections: ConnectionCollector,
-    /// Cancelled when nobody waits any more: also by a timeout, and when the call is dropped.
+    /// Cancelled if nobody waits for the call any more: also by a timeout, and if the call is dropped.
     pub(crate) stop: CancellationToken,
 }
 
 impl ExecutorCall<'_> {
-    /// The arguments as a type. The path has checked them against the manifest's schema, which need not be ours.
+    /// Parses the arguments into a type. They were checked against the manifest's schema, which may differ from the built-in's
+    /// schema.
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, RunOutcome> {
         T::deserialize(Value::Object(self.arguments.clone()))
             .map_err(|error| failed(format!("bad arguments: {error}")))
@@ -49,7 +50,7 @@ impl ExecutorCall<'_> {
     }
 }
 
-/// A tool that did its work.
+/// The outcome of a tool that succeeded.
 pub(crate) fn done(text: impl Into<String>, structured: Value) -> RunOutcome {
     RunOutcome {
         content: vec![ContentBlock::text(text)],
@@ -59,7 +60,7 @@ pub(crate) fn done(text: impl Into<String>, structured: Value) -> RunOutcome {
     }
 }
 
-/// A tool that ran and failed (R20).
+/// The outcome of a tool that ran and failed (R20).
 pub(crate) fn failed(text: impl Into<String>) -> RunOutcome {
     RunOutcome {
         content: vec![ContentBlock::text(text)],
@@ -69,7 +70,7 @@ pub(crate) fn failed(text: impl Into<String>) -> RunOutcome {
     }
 }
 
-/// R20a: the facts of a process beside its text.
+/// R20a: facts about a process, in addition to its output.
 pub(crate) fn facts(outcome: &LaunchOutcome) -> Value {
     let mut facts = json!({
         "exit_code": outcome.exit_code,
@@ -84,7 +85,7 @@ pub(crate) fn facts(outcome: &LaunchOutcome) -> Value {
     facts
 }
 
-/// A run that the clock ended is an error of its own, -32014 (R36); every other limit is a result.
+/// Returns an error for a run that the time limit ended (-32014, R36). Every other limit is a normal result.
 pub(crate) fn in_time(outcome: LaunchOutcome) -> Result<LaunchOutcome, RunError> {
     match outcome.limit {
         Some(LimitHit::Time(timeout_ms)) => Err(RunError::Timeout {
@@ -102,13 +103,13 @@ pub(crate) fn in_time(outcome: LaunchOutcome) -> Result<LaunchOutcome, RunError>
     }
 }
 
-/// The longest beginning of `text` with at most `bytes` bytes, and whether something was cut.
+/// The longest prefix of `text` with at most `bytes` bytes, and whether anything was cut.
 pub(crate) fn cut(text: &str, bytes: usize) -> (&str, bool) {
     let end = text.floor_char_boundary(bytes.min(text.len()));
     (text.get(..end).unwrap_or_default(), end < text.len())
 }
 
-/// An `ErrorKind`'s words without the number of the system's error.
+/// The text of an I/O error without the system's error number.
 pub(crate) fn plainly(error: &std::io::Error) -> String {
     let text = error.to_string();
     match text.split_once(" (os error") {

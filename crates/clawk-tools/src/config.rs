@@ -1,66 +1,66 @@
-//! `[tools.NAME]` of `clawk.toml` (DESIGN §5).
+//! The section `[tools.NAME]` of `clawk.toml` (DESIGN §5).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// `[tools]`: what this machine binds to tool names.
+/// `[tools]`: how this machine runs each tool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ToolsConfig {
-    /// By tool name.
+    /// Settings by tool name.
     pub tools: BTreeMap<String, ToolConfig>,
 }
 
-/// `[tools.NAME]`. At most one of `command`, `http`, `wasm` and `a2a`; the rest also goes with built-ins and MCP tools.
+/// `[tools.NAME]`. At most one of `command`, `http`, `wasm` and `a2a`. The other settings also apply to built-ins and MCP tools.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ToolConfig {
-    /// Program and arguments. It gets the call's arguments as JSON on standard input; its standard output is the result.
+    /// Program and arguments. The program gets the call's arguments as JSON on standard input; its standard output is the result.
     pub command: Option<Vec<String>>,
-    /// The command takes words, not JSON: the texts of the call's `args`, then its `path`, follow its own arguments, and the
-    /// call's `stdin` is its standard input. For scripts of skills.
+    /// The command takes words instead of JSON: the texts of the call's `args` and then its `path` are appended to its arguments,
+    /// and the call's `stdin` is its standard input. For scripts of skills.
     pub argv: bool,
-    /// The folder where the command starts instead of the working directory; it sees it read-only. Relative ones start where
-    /// relative programs do.
+    /// The folder in which the command starts instead of the working directory. The command sees it read-only. A relative path is
+    /// resolved like that of a relative program.
     pub start_in: Option<PathBuf>,
-    /// An endpoint that gets the call's arguments as a JSON body.
+    /// An HTTP endpoint that gets the call's arguments as a JSON body.
     pub http: Option<HttpTool>,
-    /// A WebAssembly file: a component of `wasi:cli/command`, or a module of WASI preview 1. It gets the call's arguments as
-    /// JSON on standard input; its standard output is the result.
+    /// A WebAssembly file: a component of `wasi:cli/command`, or a module of WASI preview 1. It gets the call's arguments as JSON
+    /// on standard input; its standard output is the result.
     pub wasm: Option<PathBuf>,
-    /// Another agent, which is sent the argument `message`.
+    /// Another agent, to which the argument `message` is sent.
     pub a2a: Option<A2aTool>,
-    /// What the executor or MCP server says of its own effects counts (R13). For `command` and `http`, whose
-    /// annotations are the manifest's, it changes nothing.
+    /// Whether the annotations of the executor or MCP server are trusted (R13). This has no effect for `command` and `http`, whose
+    /// annotations are in the manifest.
     pub trust_annotations: bool,
-    /// Variables for the command or the MCP server, besides `PATH`, `HOME` and `LANG`.
+    /// Environment variables for the command or the MCP server, in addition to `PATH`, `HOME` and `LANG`.
     pub env: BTreeMap<String, String>,
-    /// Variables whose values are secrets: variable name to secret reference.
+    /// Environment variables with secret values: variable name to secret reference.
     pub secret_env: BTreeMap<String, String>,
-    /// Headers for an MCP server over HTTP, whose values are secrets: header name to secret reference.
+    /// Headers with secret values for an MCP server over HTTP: header name to secret reference.
     pub secret_headers: BTreeMap<String, String>,
-    /// Host paths that the command or MCP server sees read-only beside the Sandbox's mounts: its scripts, its caches.
+    /// Host paths that the command or MCP server sees read-only, in addition to the Sandbox's mounts; for example its scripts.
     pub read_paths: Vec<PathBuf>,
-    /// Where the call's id goes, so that the other side does a repeated request once: `header:NAME` (of an `http` executor) or
-    /// `argument:NAME`. After a crash the same request is then sent again under the same key.
+    /// Where the call's id is sent, so that the other side runs a repeated request only once: `header:NAME` (for an `http`
+    /// executor) or `argument:NAME`. After a crash, the same request is then sent again with the same key.
     pub idempotency_key: Option<String>,
-    /// What answers, after a crash, whether a call did its work. Comes before the key.
+    /// How to find out after a crash whether a call did its work. It is tried before the key.
     pub reconcile: Option<ReconcileConfig>,
-    /// Lets the MCP server of the tool ask the agent's models questions of its own while it serves a call. Absent: refused.
+    /// Whether the tool's MCP server may ask the agent's models while it serves a call. Absent: refused.
     pub sampling: Option<SamplingConfig>,
 }
 
-/// `[tools.NAME.sampling]`: what an MCP server's questions to a model may take. Tools of one server share the first one's.
+/// `[tools.NAME.sampling]`: limits for an MCP server's requests to a model. Tools of one server share those of the first tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SamplingConfig {
-    /// The manifest's provider that answers; the first, if absent.
+    /// The provider that answers. Absent: the manifest's first provider.
     pub provider: Option<String>,
-    /// Output tokens of one answer at most.
+    /// The maximum number of output tokens of one answer.
     pub max_tokens: u32,
-    /// Questions during one call at most; calls that overlap share them.
+    /// The maximum number of requests during one call. Calls that overlap share it.
     pub per_call: u32,
 }
 
@@ -74,47 +74,47 @@ impl Default for SamplingConfig {
     }
 }
 
-/// `[tools.NAME] reconcile`: exactly one of these. Each is given the call's `request_id`, `tool` and `arguments`, and answers
-/// `done`, `not-done`, or anything else for "don't know": as text, or as `{"outcome": "done"}`.
+/// `[tools.NAME] reconcile`: exactly one of these. Each gets the call's `request_id`, `tool` and `arguments`, and answers `done`,
+/// `not-done`, or anything else for "unknown"; as text, or as `{"outcome": "done"}`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReconcileConfig {
-    /// Program and arguments; it gets the facts as JSON on standard input.
+    /// Program and arguments. The program gets the facts as JSON on standard input.
     pub command: Option<Vec<String>>,
-    /// An address that is read with GET; `{request_id}` and `{arguments.NAME}` in it are filled in. It gets the headers of
-    /// the tool's own `http`.
+    /// A URL that is read with GET. `{request_id}` and `{arguments.NAME}` are filled in. The request gets the headers of the tool's
+    /// own `http`.
     pub http: Option<String>,
-    /// A declared tool without side effects; it is called like any other.
+    /// A declared tool without side effects. It is called like any other tool.
     pub tool: Option<String>,
 }
 
-/// `[tools.NAME.a2a]`.
+/// `[tools.NAME.a2a]`: another agent as a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct A2aTool {
-    /// The agent's address; its card is at `/.well-known/agent-card.json` below it, its interface at the same origin.
+    /// The agent's URL. Its card is at `/.well-known/agent-card.json` below it; its interface must have the same origin.
     pub url: String,
-    /// Headers whose values are secrets: header name to secret reference.
+    /// Headers with secret values: header name to secret reference.
     #[serde(default)]
     pub secret_headers: BTreeMap<String, String>,
-    /// Put before a secret header's value, for example `Bearer `.
+    /// A prefix for the values of secret headers, for example `Bearer `.
     #[serde(default)]
     pub secret_prefix: String,
 }
 
-/// `[tools.NAME.http]`.
+/// `[tools.NAME.http]`: an HTTP endpoint as a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HttpTool {
-    /// Where the arguments are posted.
+    /// The URL to which the arguments are posted.
     pub url: String,
-    /// Headers.
+    /// Headers of each request.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// Headers whose values are secrets: header name to secret reference.
+    /// Headers with secret values: header name to secret reference.
     #[serde(default)]
     pub secret_headers: BTreeMap<String, String>,
-    /// Put before a secret header's value, for example `Bearer `.
+    /// A prefix for the values of secret headers, for example `Bearer `.
     #[serde(default)]
     pub secret_prefix: String,
 }

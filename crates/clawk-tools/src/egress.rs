@@ -1,4 +1,4 @@
-//! A tool's way out: the proxy of its box, the placeholders of its secrets, and what its connections became.
+//! Network access of a tool: the proxy of its sandbox, the placeholders of its secrets, and the records of its connections.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,29 +17,29 @@ use clawk_secrets::EnvironmentSource;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// The trust file's name in the box.
+/// The certificate file's name in the sandbox.
 const BUNDLE: &str = "ca-bundle.pem";
 
-/// Proxies kept, one per set of rules.
+/// The maximum number of cached proxies, one per set of rules.
 const MAX_KEPT: usize = 16;
 
-/// How long the end of a call waits for its connections to be told.
+/// How long the end of a call waits for the last connection records.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// `[egress]` and `[secrets]` of `clawk.toml`, resolved; and what looks at requests.
+/// `[egress]` and `[secrets]` of `clawk.toml`, resolved; and the screen for requests.
 #[derive(Debug, Clone, Default)]
 pub struct EgressSettings {
-    /// Places inside the own network that a manifest's hosts may stand for: exact names or IP literals.
+    /// Private addresses that a manifest's hosts may name: exact names or IP literals.
     pub allow_private: Vec<HostPattern>,
-    /// Strict: TLS to every host ends at the proxy.
+    /// Strict mode: the proxy terminates TLS for every host.
     pub terminate_tls: bool,
-    /// Secrets, and where they may go.
+    /// Secrets, and the hosts that they may be sent to.
     pub bindings: Vec<Arc<EgressSecret>>,
-    /// Finds secrets in what leaves.
+    /// Finds secrets in outgoing data.
     pub screen: Option<Arc<dyn SecretScreen>>,
 }
 
-/// Ways out for every tool of an agent.
+/// Network access for all tools of an agent.
 pub(crate) struct EgressProxies {
     egress: EgressSettings,
     env: EnvironmentSource,
@@ -63,11 +63,11 @@ impl EgressProxies {
         }
     }
 
-    /// The plan's rules, and what this machine's operator opens.
+    /// The plan's rules, combined with what this machine's operator allows.
     pub(crate) fn rules(&self, network: &Network) -> HostAllowList {
         let rules = network.rules();
         let hosts = &rules.hosts;
-        // Both must want it: the manifest names the host, and this machine's operator opens the own network for it.
+        // Both are needed: the manifest names the host, and the operator opens the private network for it.
         let named = |entry: &&HostPattern| {
             let host = entry.exact().unwrap_or_default();
             network.mode == NetworkMode::AllowAll
@@ -104,7 +104,7 @@ impl EgressProxies {
         Ok(proxy)
     }
 
-    /// For guests whose plan has no network.
+    /// A proxy that allows nothing, for guests whose plan has no network.
     fn closed(&self) -> Result<Proxy, EgressError> {
         let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(proxy) = &*closed {
@@ -115,16 +115,16 @@ impl EgressProxies {
         Ok(proxy)
     }
 
-    /// Bindings that any of these tools is granted.
+    /// The secret bindings that are granted to any of these tools.
     fn granted(&self, tools: &[&str]) -> impl Iterator<Item = &Arc<EgressSecret>> {
         let is_for = move |binding: &&Arc<EgressSecret>| tools.iter().any(|tool| binding.is_for(tool));
         self.egress.bindings.iter().filter(is_for)
     }
 
-    /// The way out of a run for any of `tools`: variables, files and the gate.
+    /// The network access of a run for any of `tools`: environment variables, files and the proxy connection.
     ///
     /// # Errors
-    /// Secrets that this plan can't keep at the boundary, or a proxy that can't be set up: the run is refused.
+    /// This plan can't keep the secrets at the boundary, or the proxy can't be set up. The run is refused.
     pub(crate) fn way_out(&self, tools: &[&str], plan: &Plan) -> Result<WayOut, SandboxRefusal> {
         let mut way = WayOut::default();
         match plan.injection() {
@@ -170,7 +170,8 @@ impl EgressProxies {
             reason: error.to_string(),
         };
         let proxy = match denied {
-            // A guest's request is refused in words of its own, and on record: a box has nothing that it could ask.
+            // A guest gets an answer with the refusal, and it is recorded. A sandboxed process without network has nothing to send
+            // a request to.
             true => self.closed().map_err(setup)?,
             false => self.proxy(plan.network()).map_err(setup)?,
         };
@@ -181,7 +182,7 @@ impl EgressProxies {
             way.call = Some(call);
             return Ok(way);
         }
-        // Without anything to terminate, the tool's own trust is right.
+        // If no TLS is terminated, the tool's own root certificates are right.
         let bundle = proxy.bundle().filter(|_| bound || self.egress.terminate_tls);
         if let Some(bundle) = bundle {
             way.files.push(InMemoryFile {
@@ -197,7 +198,7 @@ impl EgressProxies {
         Ok(way)
     }
 
-    /// The secrets that go with a request of ours to this place: header and value.
+    /// The secret headers for a request of clawk to this host: names and values.
     pub(crate) fn headers(
         &self,
         tool: &str,
@@ -214,7 +215,7 @@ impl EgressProxies {
             .collect()
     }
 
-    /// What looks at requests of ours.
+    /// The screen for requests of clawk itself.
     pub(crate) fn screen(&self) -> Option<&Arc<dyn SecretScreen>> {
         self.egress.screen.as_ref()
     }
@@ -241,20 +242,20 @@ fn no_files() -> SandboxRefusal {
     }
 }
 
-/// One run's way out.
+/// The network access of one run.
 #[derive(Default)]
 pub(crate) struct WayOut {
     env: Vec<(String, String)>,
     files: Vec<InMemoryFile>,
     call: Option<ProxyCall>,
-    /// Of a client of ours: an endpoint instead of a program.
+    /// The connection records of an HTTP client, for an endpoint instead of a program.
     client: Option<Arc<ConnectionLedger>>,
     tasks: TaskTracker,
     connections: Option<ConnectionCollector>,
 }
 
 impl WayOut {
-    /// Puts it into the order for a run.
+    /// Adds the network access to the launch spec.
     pub(crate) fn dress(&self, spec: &mut Spec) {
         spec.env
             .retain(|(name, _)| !self.env.iter().any(|(own, _)| own == name));
@@ -263,19 +264,19 @@ impl WayOut {
         spec.gate = self.call.clone().map(|call| gate(call, self.tasks.clone()));
     }
 
-    /// Tells there what the run reached, also when it is given up.
+    /// Reports the run's connections to `connections`, also if the run is abandoned.
     pub(crate) fn telling(mut self, connections: &ConnectionCollector) -> Self {
         self.connections = Some(connections.clone());
         self
     }
 
-    /// The run is over: waits until its last connections are told.
+    /// Ends the network access, and waits until the last connections are recorded.
     pub(crate) async fn over(self) {
         self.tasks.close();
         let _ = tokio::time::timeout(LAST_WORDS, self.tasks.wait()).await; // silent-ok: then they are told without their ends
     }
 
-    /// For an endpoint: what its client tells.
+    /// The network access of an endpoint, recorded by its client.
     pub(crate) fn of_client(ledger: Arc<ConnectionLedger>) -> Self {
         Self {
             env: Vec::new(),
@@ -287,7 +288,7 @@ impl WayOut {
         }
     }
 
-    /// Tells what was reached so far; for servers that outlive calls.
+    /// Reports the connections so far. For servers that outlive calls.
     pub(crate) fn tell(&self, connections: &ConnectionCollector) {
         if let Some(ledger) = &self.client {
             tell(ledger, connections);
@@ -315,7 +316,7 @@ impl fmt::Debug for WayOut {
     }
 }
 
-/// Serves a box's door for as long as the box lives, and each request of a guest.
+/// Runs the proxy for as long as the sandbox lives, and for each request of a guest.
 fn gate(call: ProxyCall, tasks: TaskTracker) -> EgressGate {
     let (lanes, lane_tasks) = (call.clone(), tasks.clone());
     let doors = EgressGate::new(move |door| {
@@ -333,7 +334,7 @@ fn gate(call: ProxyCall, tasks: TaskTracker) -> EgressGate {
     })
 }
 
-/// From the egress crate's words to the kernel's.
+/// Converts the egress crate's records to the kernel's.
 pub(crate) fn tell(ledger: &ConnectionLedger, connections: &ConnectionCollector) {
     let reached = ledger.take();
     let one = |one: clawk_egress::ConnectionRecord| ports::CallConnection {
@@ -360,7 +361,7 @@ pub(crate) fn tell(ledger: &ConnectionLedger, connections: &ConnectionCollector)
     });
 }
 
-/// A ledger that is told when this is dropped.
+/// A ledger whose records are reported when this is dropped.
 pub(crate) struct LedgerGuard<'a>(
     pub(crate) Arc<ConnectionLedger>,
     pub(crate) &'a ConnectionCollector,
@@ -372,7 +373,7 @@ impl Drop for LedgerGuard<'_> {
     }
 }
 
-/// The place of a URL.
+/// The host and port of a URL.
 pub(crate) fn place(url: &clawk_egress::Url) -> HostPort {
     HostPort {
         host: url

@@ -1,4 +1,4 @@
-//! Around a call: what it may overwrite is kept before, and what it changed is noted after.
+//! Undo and provenance around a call: saves what it may overwrite before it runs, and notes what it changed afterwards.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::builtin::{BuiltinTool, reaches};
 use crate::runner::ExecutorBinding;
 use crate::undo::{OpenUndoRecord, UndoReach, UndoRecord, UndoStore, trees};
 
-/// What a call may overwrite here: files that are named, or whatever its sandbox lets it.
+/// What a call may overwrite: named files, or everything that its sandbox may write.
 enum Kind {
     File,
     Program,
@@ -32,7 +32,7 @@ fn kind(binding: &ExecutorBinding) -> Option<Kind> {
     }
 }
 
-/// Keeps what the call may overwrite. A call is not held up by what can't be kept: that is said in its record, or logged.
+/// Saves what the call may overwrite. If something can't be saved, the call still runs; its record or the log says so.
 pub(crate) async fn before(
     undo: Option<&Arc<UndoStore>>,
     binding: &ExecutorBinding,
@@ -50,7 +50,7 @@ pub(crate) async fn before(
         let reach = match kind {
             Kind::File => {
                 let place = reaches(&plan, &workdir, &named?)?;
-                // silent-ok: without bounds on its folders, other names of the file are looked for beside it
+                // silent-ok: if the folders are unbounded, only folders beside the file are searched for its other hard links
                 let around = trees(plan.filesystem(), &workdir)
                     .unwrap_or_else(|_| place.parent().map(Path::to_owned).into_iter().collect());
                 Ok(UndoReach::Places {
@@ -96,7 +96,7 @@ pub(crate) async fn after(undo: Option<&Arc<UndoStore>>, open: Option<OpenUndoRe
     tracing::warn!(%why, "what a call changed can't be looked at; it can't be undone");
 }
 
-/// What a person should know before they say yes: that there is no undo.
+/// A note for the approval that the call can't be undone; `None` if it can.
 pub(crate) async fn told(
     undo: Option<&Arc<UndoStore>>,
     binding: &ExecutorBinding,
@@ -110,6 +110,6 @@ pub(crate) async fn told(
     }
     let (plan, workdir) = (Arc::clone(look.plan), look.workdir.to_owned());
     let work = move || undo.too_much(plan.filesystem(), &workdir);
-    // silent-ok: the run looks again, and its record says why nothing is kept
+    // silent-ok: the run checks again, and its record says why nothing is saved
     tokio::task::spawn_blocking(work).await.ok().flatten()
 }

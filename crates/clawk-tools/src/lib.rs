@@ -1,6 +1,7 @@
-//! Tools: what is built in, what `clawk.toml` binds, and what MCP servers serve, behind the kernel's `ToolRunner` port.
+//! All tools behind the kernel's `ToolRunner` port: built-in tools, tools that `clawk.toml` binds, and tools of MCP servers.
 //!
-//! *Owns*: the built-ins, the executors `command`, `http` and `a2a`, the MCP client and its tokens, the binding of names to executors.
+//! *Owns*: the built-ins, the executors `command`, `http` and `a2a`, the MCP client and its tokens, the binding of names to
+//! executors.
 //! *Depends on*: the kernel's ports and permit, `clawk-sandbox` for processes, `clawk-egress` for HTTP.
 //! *Must not know*: policy decisions, storage.
 //! *Start reading at*: [`bind()`], then [`Runner`], then [`builtin`].

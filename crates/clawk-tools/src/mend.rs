@@ -1,4 +1,4 @@
-//! What finds out the outcome of a run that nobody saw end: `reconcile` and `idempotency_key` of `[tools.NAME]`.
+//! How the outcome of an interrupted run is found out: `reconcile` and `idempotency_key` of `[tools.NAME]`.
 
 use clawk_egress::{EgressClient, Request, Url};
 use clawk_kernel::ports::{ReconcileMethod, RunError, RunOutcome};
@@ -10,17 +10,17 @@ use crate::builtin::BuiltinContext;
 use crate::call::ExecutorCall;
 use crate::executor::{Command, ended, reply};
 
-/// Where the key of a request goes.
+/// Where the idempotency key of a request is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum IdempotencyKeySlot {
-    /// A header, of an `http` executor.
+    /// In a header; for `http` executors.
     Header(HeaderName),
-    /// One more argument.
+    /// In an additional argument.
     Argument(String),
 }
 
 impl IdempotencyKeySlot {
-    /// Reads `header:NAME` or `argument:NAME`.
+    /// Parses `header:NAME` or `argument:NAME`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let bad = || format!("`idempotency_key` is `header:NAME` or `argument:NAME`, not `{text}`");
         match text.split_once(':') {
@@ -33,7 +33,7 @@ impl IdempotencyKeySlot {
     }
 }
 
-/// What answers whether a call did its work.
+/// How to find out whether a call did its work.
 #[derive(Debug)]
 pub(crate) enum ReconcileCheck {
     Command(Command),
@@ -42,7 +42,7 @@ pub(crate) enum ReconcileCheck {
     Tool(String),
 }
 
-/// An address with places for the call's id and arguments.
+/// A URL with placeholders for the call's id and arguments.
 #[derive(Debug)]
 pub(crate) struct ReconcileEndpoint {
     pub(crate) template: String,
@@ -50,7 +50,7 @@ pub(crate) struct ReconcileEndpoint {
     pub(crate) client: EgressClient,
 }
 
-/// What `clawk.toml` gives one tool.
+/// The reconcile settings of one tool in `clawk.toml`.
 #[derive(Debug, Default)]
 pub(crate) struct ReconcilePlan {
     pub(crate) key: Option<IdempotencyKeySlot>,
@@ -58,7 +58,7 @@ pub(crate) struct ReconcilePlan {
 }
 
 impl ReconcilePlan {
-    /// A check comes first: it changes nothing.
+    /// The method to use. A check is preferred, because it changes nothing.
     pub(crate) fn way(&self) -> ReconcileMethod {
         match (&self.check, &self.key) {
             (Some(ReconcileCheck::Tool(name)), _) => ReconcileMethod::Tool(name.clone()),
@@ -112,7 +112,8 @@ impl ReconcileEndpoint {
     }
 }
 
-/// `{request_id}` and `{arguments.NAME}`, each as one part of the address: what a value holds can't make it another one.
+/// Fills in `{request_id}` and `{arguments.NAME}`. Each value is encoded as one part of the URL, so that it can't change the
+/// target.
 pub(crate) fn fill(template: &str, facts: &Map<String, Value>) -> String {
     let mut out = String::with_capacity(template.len());
     let mut rest = template;

@@ -1,8 +1,9 @@
-//! Where the text in files came from (R46): what a call wrote while its context held text of the web, of another agent or of an
-//! untrusted memory stays known as such, so that a file washes nothing clean.
+//! Provenance of text in files (R46). If the context of a call held text from the web, another agent or an untrusted memory entry,
+//! the files that the call writes are marked as untrusted. So a file can't make untrusted text trusted.
 //!
-//! The names that such a call gave, its links' targets and the attributes that it set are known by their paths. A content is known by its digest, under whatever name it is found. A file that somebody changed outside of the agent is known by
-//! the wording that is left of what the call wrote. The record lies in the state, where no tool can change it.
+//! Names, link targets and attributes that such a call chose are marked by path. Contents are marked by digest, under any file
+//! name. If somebody edits a file outside the agent, the part of the call's wording that is left is recognized. The record is in
+//! the state directory, where no tool can change it.
 
 mod around;
 mod kept;
@@ -32,25 +33,25 @@ use kept::{ProvenanceLine, ProvenanceLog, WriteScope};
 use reach::{FileReach, FileReads, FileWrites, outermost};
 use walk::{FolderEntry, FolderWalk, HashBudget, missing_of};
 
-/// Bytes of a file whose wording is known again.
+/// The maximum size of a file whose wording is recognized, in bytes.
 const MAX_TEXT_BYTES: u64 = 1 << 20;
-/// Digests that are remembered between calls.
+/// How many digests are cached between calls.
 const MAX_HASHED: usize = 50_000;
-/// A change within so long before a look may leave the same time stamp, nanoseconds.
+/// A change within this time before a scan may leave the same time stamp, in nanoseconds.
 const TICK_NS: i64 = 50_000_000;
-/// What stands for a file that nobody can name.
+/// Stands for a file whose name is unknown.
 const SOMEWHERE: &str = "a file";
 
-/// Which files hold untrusted text of which origins, in a folder of the state.
+/// Records which files contain untrusted text, and its origins. Stored in a folder of the state.
 #[derive(Debug)]
 pub struct FileProvenanceStore {
-    /// Nothing below it is a tool's to change.
+    /// The state directory. Tools can't change anything below it.
     state: PathBuf,
     record: Mutex<ProvenanceLog>,
     hashed: Mutex<HashMap<FileFingerprint, String>>,
 }
 
-/// A call that is under way, and may write.
+/// A running call that may write files.
 #[derive(Debug)]
 pub(crate) struct TrackedWrite {
     call: String,
@@ -58,11 +59,11 @@ pub(crate) struct TrackedWrite {
     writes: FileWrites,
     since_ns: i64,
     before: BTreeMap<PathBuf, FileFingerprint>,
-    /// The folders that were not there, above the one file that it writes, and that file.
+    /// The one file that the call writes and its parent folders, as far as they did not exist before.
     missing: Vec<PathBuf>,
-    /// The wording that stood there already, which is not the call's.
+    /// The fingerprints of the wording that was there before the call.
     wording: BTreeSet<u32>,
-    /// It could not be looked at before, so what was changed is known by the time.
+    /// Whether the scan before the call failed. Changes are then recognized by time.
     blind: bool,
 }
 
@@ -77,10 +78,10 @@ fn now_ns() -> i64 {
 }
 
 impl FileProvenanceStore {
-    /// Reads what is known, in `folder` of the state; the folder is made when something is learnt.
+    /// Reads the record in `folder` of the state. The folder is created at the first write.
     ///
     /// # Errors
-    /// It can't be read, or written anew.
+    /// The record can't be read or rewritten.
     pub fn open(folder: PathBuf) -> io::Result<Self> {
         let state = folder.parent().unwrap_or(&folder).to_owned();
         Ok(Self {
@@ -98,10 +99,10 @@ impl FileProvenanceStore {
         self.record().known.is_empty()
     }
 
-    /// Before a call: what untrusted text it could read, and what has to be known of what it will write. Blocking.
+    /// Before a call: finds the untrusted text that it could read, and scans what it could write. Blocking.
     ///
     /// # Errors
-    /// It can't be kept that the call begins, so the call must not.
+    /// The start of the call can't be recorded, so the call must not run.
     fn before(&self, binding: &ExecutorBinding, asked: &TrackedCall) -> io::Result<Option<TrackedWrite>> {
         let reach = FileReach::of(binding, asked);
         let mut origins = asked.origins.clone();
@@ -112,13 +113,13 @@ impl FileProvenanceStore {
         self.begin(&asked.call, reach.writes, origins, &walk)
     }
 
-    /// The folders that are walked through, once for what is read there and what is written there.
+    /// The folders to scan, once for both reading and writing.
     fn walked(&self, reach: &FileReach, writes: bool) -> Vec<PathBuf> {
         let mut trees = Vec::new();
         if let (FileReads::Trees(reads), false) = (&reach.reads, self.is_empty()) {
             trees.extend(reads.iter().cloned());
         }
-        // With something known, it may be read, and written again.
+        // If any mark exists, marked text may be read and written again.
         if let (FileWrites::Trees(written), true) = (&reach.writes, writes || !self.is_empty()) {
             trees.extend(written.iter().cloned());
         }
@@ -135,7 +136,7 @@ impl FileProvenanceStore {
         let clean = origins.is_empty();
         match &writes {
             FileWrites::Nothing => return Ok(None),
-            // Only a file that is marked can become clean.
+            // Only a marked file can become clean.
             FileWrites::File { place, .. } if clean && self.record().known.at(place).is_none() => {
                 return Ok(None);
             }
@@ -156,7 +157,7 @@ impl FileProvenanceStore {
             FileWrites::File { place, .. } => {
                 open.missing = missing_of(place);
                 if let Some(entry) = FolderEntry::at(place)? {
-                    // What a marked file holds already stays marked.
+                    // Content that the marked file had already stays marked.
                     let fresh = self.of_entry(&entry, &mut HashBudget::default())?.is_empty();
                     if let Some(bytes) = fresh.then(|| text_of(&entry)).flatten() {
                         open.wording = prints::of(&bytes).unwrap_or_default();
@@ -184,10 +185,10 @@ impl FileProvenanceStore {
         Ok(Some(open))
     }
 
-    /// After a call: what it could read by now, and what it left. Blocking.
+    /// After a call: finds what it could have read by now, and what it wrote. Blocking.
     ///
     /// # Errors
-    /// It can't be kept. Until the next start, what was changed there counts as the call's.
+    /// The marks can't be recorded. Until the next start, all changes there count as the call's.
     fn after(
         &self,
         binding: &ExecutorBinding,
@@ -196,7 +197,7 @@ impl FileProvenanceStore {
     ) -> io::Result<()> {
         let reach = FileReach::of(binding, asked);
         let walk = FolderWalk::of(&self.walked(&reach, open.is_some()), &self.state);
-        // First what it left: while it is under way, everything that changed in its time is its work.
+        // First record what the call wrote: while it is running, all changes in its time count as its work.
         let ended = open.map_or(Ok(()), |open| self.end(open, &walk));
         asked
             .sources
@@ -221,7 +222,7 @@ impl FileProvenanceStore {
         self.record().add(lines)
     }
 
-    /// The untrusted files and names among what may be read, by the paths that people know.
+    /// The untrusted files and names among what may be read, by the paths that people use.
     fn readable(&self, reads: &FileReads, workdir: &Path) -> TaintedFiles {
         let walk = match reads {
             FileReads::Trees(trees) if !self.is_empty() => FolderWalk::of(trees, &self.state),
@@ -230,7 +231,7 @@ impl FileProvenanceStore {
         self.readable_of(reads, &walk, workdir)
     }
 
-    /// The same, of folders that were walked through.
+    /// As `readable`, for folders that were scanned already.
     fn readable_of(&self, reads: &FileReads, walk: &FolderWalk, workdir: &Path) -> TaintedFiles {
         let mut found = TaintedFiles::new();
         if self.is_empty() {
@@ -248,11 +249,11 @@ impl FileProvenanceStore {
                 Some(entries) => {
                     let mut budget = HashBudget::default();
                     for entry in entries {
-                        // What can't be looked at counts as the worst.
+                        // If a file can't be checked, it counts as having the worst origins.
                         let mut origins = self
                             .of_entry(entry, &mut budget)
                             .unwrap_or_else(|_| self.record().known.all());
-                        // A reader who named this path learns nothing from its name.
+                        // A reader who gave this path learns nothing from its name.
                         if !trees.contains(&entry.path) {
                             origins.extend(self.of_name(entry));
                         }
@@ -265,7 +266,7 @@ impl FileProvenanceStore {
         found
     }
 
-    /// The origins of an entry's name, its link's target and its attributes.
+    /// The origins of an entry's name, link target and attributes.
     fn of_name(&self, entry: &FolderEntry) -> BTreeSet<String> {
         let record = self.record();
         let mut origins = record.known.by_time(&entry.path, entry.seen.changed_ns());
@@ -289,7 +290,7 @@ impl FileProvenanceStore {
             return Ok(origins);
         }
         if held.is_none() && !self.is_hashed(&entry.seen) && !budget.spend(size) {
-            // Too many files have the size of a known content: each may be it.
+            // Too many files have the size of a known content, so each of them may be that content.
             origins.extend(self.record().known.of_size(size));
             return Ok(origins);
         }
@@ -297,7 +298,7 @@ impl FileProvenanceStore {
         let by_content = self.record().known.of_content(&digest).cloned();
         match (by_content, held) {
             (Some(known), None) => {
-                // Found under another name: from now on it is known there, too, whatever becomes of its content.
+                // Found under another name: mark that name, too, so that later edits are recognized there.
                 let line = ProvenanceLine::Holds {
                     place: Some(RecordedPath::new(path)),
                     digest,
@@ -309,11 +310,11 @@ impl FileProvenanceStore {
                 origins.extend(known);
             }
             (Some(known), Some(_)) => origins.extend(known),
-            // Changed outside of the agent: what is left of the wording counts.
+            // Changed outside the agent: check how much of the wording is left.
             (None, Some(held)) => {
                 let left = match (&held.prints, text_of(entry).as_deref().map(prints::of)) {
                     (Some(old), Some(Some(now))) => !old.is_disjoint(&now),
-                    // It was no text, or is none: nobody can tell what is left.
+                    // The file was not text before or is not text now, so its wording can't be compared.
                     (None, _) | (_, None | Some(None)) => true,
                 };
                 if left {
@@ -325,7 +326,7 @@ impl FileProvenanceStore {
         Ok(origins)
     }
 
-    /// Its digest is known from an earlier look.
+    /// Whether its digest is cached.
     fn is_hashed(&self, seen: &FileFingerprint) -> bool {
         let hashed = self.hashed.lock().unwrap_or_else(PoisonError::into_inner);
         hashed.contains_key(seen)
@@ -354,7 +355,7 @@ impl FileProvenanceStore {
         for content in contents {
             match content {
                 MarkedContent::File(path) => {
-                    // silent-ok: what is not there holds nothing
+                    // silent-ok: a file that does not exist contains nothing
                     if let Ok(path) = workdir.join(path).canonicalize() {
                         found.extend(self.readable(&FileReads::Trees(vec![path]), workdir));
                     }
@@ -403,7 +404,7 @@ impl FileProvenanceStore {
         origins
     }
 
-    /// These bytes are made from these origins. Blocking.
+    /// Marks these bytes as made from these origins. Blocking.
     fn mark(&self, content: &[u8], origins: BTreeSet<String>) -> io::Result<()> {
         let origins: BTreeSet<String> = origins
             .iter()
@@ -423,7 +424,7 @@ impl FileProvenanceStore {
     }
 }
 
-/// A call, as it is looked at before and after.
+/// The data of a call that is needed before and after it.
 #[derive(Debug, Clone)]
 pub(crate) struct TrackedCall {
     call: String,
@@ -448,7 +449,7 @@ impl TrackedCall {
     }
 }
 
-/// A path as people write it in this agent's folder.
+/// A path as people write it, relative to the agent's folder.
 fn shown(path: &Path, workdir: &Path) -> String {
     let real = workdir.canonicalize();
     let below = path
@@ -477,7 +478,7 @@ fn place_of(writes: &FileWrites) -> WriteScope {
     }
 }
 
-/// A file that is small enough to be compared word by word.
+/// The content of a file that is small enough to be compared by words.
 fn text_of(entry: &FolderEntry) -> Option<Vec<u8>> {
     if !entry.is_file() || entry.seen.size() > MAX_TEXT_BYTES {
         return None;

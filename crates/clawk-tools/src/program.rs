@@ -1,4 +1,4 @@
-//! Programs of the operator's own that live beside the agent, each in a box like any tool: the adapters of `custom` channels.
+//! Programs of the operator that run beside the agent, each in a sandbox like a tool: the adapters of `custom` channels.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,29 +12,29 @@ use crate::bind::{ToolBinder, ToolHost};
 use crate::config::{ToolConfig, ToolsConfig};
 use crate::egress::EgressProxies;
 
-/// Such a program, as `clawk.toml` has it.
+/// Such a program, as configured in `clawk.toml`.
 #[derive(Debug, Clone)]
 pub struct OperatorProgram<'a> {
-    /// Whose it is; secrets of `[secrets]` that are granted to a tool of this name are its own.
+    /// The program's name. It gets the secrets of `[secrets]` that are granted to a tool with this name.
     pub name: &'a str,
     /// Program and arguments.
     pub command: &'a [String],
-    /// Variables.
+    /// Environment variables.
     pub env: &'a BTreeMap<String, String>,
-    /// Variables whose values are secrets, as references.
+    /// Environment variables with secret values, as secret references.
     pub secret_env: &'a BTreeMap<String, String>,
-    /// Files that it reads.
+    /// Files that it may read.
     pub read_paths: &'a [PathBuf],
-    /// A sandbox of the manifest; without one, a box without files, that reaches `allowed_hosts`.
+    /// The name of a sandbox of the manifest. `None`: a sandbox without files that reaches only `allowed_hosts`.
     pub sandbox: Option<&'a str>,
-    /// Where it may go.
+    /// The hosts that it may connect to.
     pub allowed_hosts: &'a [String],
 }
 
-/// The order to start a program with [`clawk_sandbox::Launcher::serve`]. Nothing is started.
+/// Builds the spec to start a program with [`clawk_sandbox::Launcher::serve`]. Starts nothing.
 ///
 /// # Errors
-/// Why it can't be had, for people.
+/// The reason why it can't be started, for people to read.
 pub fn program(manifest: &Manifest, host: &ToolHost, given: &OperatorProgram<'_>) -> Result<Spec, String> {
     let own;
     let sandbox = match given.sandbox {
@@ -87,7 +87,7 @@ pub fn program(manifest: &Manifest, host: &ToolHost, given: &OperatorProgram<'_>
     Ok(spec)
 }
 
-/// A box of level `process` without files, which reaches these hosts.
+/// A sandbox of level `process` without files that reaches only these hosts.
 fn closed(given: &OperatorProgram<'_>) -> Sandbox {
     let network = model::NetworkSettings {
         mode: if given.allowed_hosts.is_empty() {

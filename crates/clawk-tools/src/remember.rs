@@ -1,4 +1,5 @@
-//! An MCP server that keeps a memory store (`backend: custom`): in the agent's box, under its network rules, as a tool's server is.
+//! An MCP server that holds a memory store (`backend: custom`). It runs in the agent's sandbox and under its network rules, like
+//! the server of a tool.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,13 +16,13 @@ use crate::config::{ToolConfig, ToolsConfig};
 use crate::egress::EgressProxies;
 use crate::mcp::McpServer;
 
-/// Bytes of an error that are passed on.
+/// How many bytes of an error are passed on.
 const MAX_ERROR_BYTES: usize = 300;
 
-/// A server with the tools `store`, `query` and `forget`; started at the first call.
+/// A server with the tools `store`, `query` and `forget`. It is started at the first call.
 pub struct MemoryServer {
     server: Arc<McpServer>,
-    /// How long one of its tools may take.
+    /// The time limit for one call of its tools.
     limit: Duration,
 }
 
@@ -32,10 +33,10 @@ impl fmt::Debug for MemoryServer {
 }
 
 impl MemoryServer {
-    /// The server of a store. `config`: what `clawk.toml` gives it. `limit`: how long one of its tools may take.
+    /// The server of a store. `config`: its settings in `clawk.toml`. `limit`: the time limit for one call.
     ///
     /// # Errors
-    /// What keeps it from being started or reached here.
+    /// The reason why it can't be started or reached here.
     pub fn new(
         manifest: &Manifest,
         store: &str,
@@ -65,10 +66,10 @@ impl MemoryServer {
         binder.server(uri, &tool).map(|server| Self { server, limit })
     }
 
-    /// What one of its tools answers: an object.
+    /// Calls one of its tools. Returns the result object.
     ///
     /// # Errors
-    /// The server can't be had, lacks the tool, refuses, or is too late.
+    /// The server can't be started or reached, lacks the tool, refuses, or exceeds the time limit.
     pub async fn call(&self, tool: &str, arguments: Map<String, Value>) -> Result<Value, String> {
         let server = &self.server;
         let link = server.link().await.map_err(|error| error.to_string())?;
@@ -83,7 +84,7 @@ impl MemoryServer {
             .await
             .map_err(|error| error.to_string())?;
         let result = server.asked(&link, tool, arguments, self.limit).await;
-        // What it reached belongs to no call of a tool.
+        // Its connections belong to no tool call.
         server.tell(&ConnectionCollector::default());
         let result = result?;
         let text = || {

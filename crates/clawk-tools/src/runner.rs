@@ -1,4 +1,4 @@
-//! The kernel's `ToolRunner`: from a permit to the executor bound to its tool.
+//! The kernel's `ToolRunner`: passes a permit to the executor that is bound to its tool.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ use crate::origins::{self, FileProvenanceStore, TrackedCall};
 use crate::stands::CallDependencies;
 use crate::undo::UndoStore;
 
-/// What runs a tool.
+/// The executor of a tool.
 #[derive(Debug)]
 pub(crate) enum ExecutorBinding {
     Builtin(BuiltinTool),
@@ -40,16 +40,16 @@ pub(crate) enum ExecutorBinding {
     Mcp(McpTool),
 }
 
-/// Runs every tool of an agent. Made by [`crate::bind()`].
+/// Runs all tools of an agent. Created by [`crate::bind()`].
 pub struct Runner {
     bound: BTreeMap<String, Arc<ExecutorBinding>>,
-    /// Tools of servers that a declared tool stands for: its name, and the binding.
+    /// Tools of servers that a declared tool represents: the declared tool's name, and the binding.
     taken: RwLock<BTreeMap<String, (String, Arc<ExecutorBinding>)>>,
     mending: BTreeMap<String, ReconcilePlan>,
     servers: Vec<Arc<McpServer>>,
     shared: BuiltinContext,
     undo: Option<Arc<UndoStore>>,
-    /// Where the text in files came from, and the folder where relative paths start.
+    /// The provenance of text in files, and the folder for relative paths.
     origins: Option<Arc<FileProvenanceStore>>,
     workdir: PathBuf,
 }
@@ -80,7 +80,7 @@ impl Runner {
         }
     }
 
-    /// The same, with the origins of text in files remembered. Relative paths start at `workdir`.
+    /// Returns this runner with recording of file provenance. Relative paths start at `workdir`.
     #[must_use]
     pub fn tracing_text(self, origins: Arc<FileProvenanceStore>, workdir: PathBuf) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl Runner {
         }
     }
 
-    /// The same, with what calls overwrite kept.
+    /// Returns this runner with undo: it saves what calls overwrite.
     #[must_use]
     pub fn keeping(self, undo: Arc<UndoStore>) -> Self {
         Self {
@@ -99,7 +99,7 @@ impl Runner {
         }
     }
 
-    /// How a tool is run, for `clawk doctor` and logs: `built-in`, `command`, `wasm`, `http`, `a2a`, `mcp`.
+    /// The kind of a tool's executor, for `clawk doctor` and logs: `built-in`, `command`, `wasm`, `http`, `a2a`, `mcp`.
     #[must_use]
     pub fn executor(&self, tool: &str) -> Option<&'static str> {
         self.bound.get(tool).map(|binding| match &**binding {
@@ -112,7 +112,7 @@ impl Runner {
         })
     }
 
-    /// The arguments as they are sent: with the call's key, where `clawk.toml` names an argument for it.
+    /// The arguments as sent: with the call's idempotency key, if `clawk.toml` names an argument for it.
     pub(crate) fn sent<'a>(
         &self,
         tool: &str,
@@ -136,7 +136,7 @@ impl Runner {
         }
     }
 
-    /// What people should know of how a call is run.
+    /// Facts for people about how a call is run.
     fn facts(&self, binding: &ExecutorBinding, look: &InspectedCall<'_>) -> Vec<String> {
         match binding {
             ExecutorBinding::Builtin(BuiltinTool::Shell) => {
@@ -157,16 +157,16 @@ impl Runner {
         }
     }
 
-    /// What keeps programs of MCP servers from starting here, as far as it is seen without starting them.
+    /// The reasons why programs of MCP servers can't start here, as far as visible without starting them.
     #[must_use]
     pub fn server_faults(&self) -> Vec<String> {
         self.servers.iter().filter_map(|server| server.fault()).collect()
     }
 
-    /// How many tools the MCP server of this tool lists; starts it.
+    /// The number of tools that this tool's MCP server lists. Starts the server.
     ///
     /// # Errors
-    /// It can't be started or reached, or gives no list.
+    /// The server can't be started or reached, or gives no list.
     pub async fn served_tools(&self, tool: &str) -> Result<usize, RunError> {
         match &*self.binding(tool)? {
             ExecutorBinding::Mcp(served) => served.listed().await,
@@ -178,7 +178,7 @@ impl Runner {
         }
     }
 
-    /// The search path that command lines get.
+    /// The search path of command lines.
     fn search(&self) -> Option<String> {
         self.shared.env.non_empty("PATH")
     }
@@ -195,7 +195,7 @@ impl Runner {
             .ok_or_else(|| RunError::Unavailable(format!("nothing runs the tool `{tool}`")))
     }
 
-    /// What is configured of a tool, or of the declared one that stands for it.
+    /// The reconcile settings of a tool, or of the declared tool that represents it.
     fn mending_of(&self, tool: &str) -> Option<&ReconcilePlan> {
         self.mending.get(tool).or_else(|| {
             let taken = self.taken.read().unwrap_or_else(PoisonError::into_inner);
@@ -204,7 +204,7 @@ impl Runner {
         })
     }
 
-    /// Binds every tool of the server for which `tool` stands.
+    /// Binds every tool of the server that `tool` represents.
     async fn take_over(&self, tool: &str) -> Result<Option<Vec<String>>, RunError> {
         let binding = self.binding(tool)?;
         let ExecutorBinding::Mcp(declared) = &*binding else {
@@ -234,7 +234,7 @@ impl Runner {
         self.find(tool).expect("bound")
     }
 
-    /// Runs a call within its time, until it ends or is cancelled.
+    /// Runs a call within its time limit, until it ends or is cancelled.
     pub(crate) async fn run_call(
         &self,
         binding: &ExecutorBinding,
@@ -243,7 +243,8 @@ impl Runner {
         cancel: &CancellationToken,
     ) -> Result<RunOutcome, RunError> {
         let _stop = call.stop.clone().drop_guard();
-        // What the level can't give here, no tool gets, whether it starts a program or not (R32). Seen once, then known.
+        // If this host can't provide the level, no tool runs, even if it would start no process (R32). The result of the check is
+        // cached.
         let level = call.plan.level();
         self.shared
             .launcher
@@ -251,12 +252,12 @@ impl Runner {
             .await
             .map_err(RunError::Sandbox)?;
         if let ExecutorBinding::A2a(remote) = binding {
-            // It tells the other agent when nobody waits any more.
+            // It tells the other agent itself if the call is cancelled.
             return remote.run(&call, cancel).await;
         }
         let work = async {
             match binding {
-                // Processes and servers keep the time themselves: they end what they started.
+                // Processes and servers enforce the time limit themselves: they end what they started.
                 ExecutorBinding::Builtin(builtin) if builtin.keeps_time(call.plan) => {
                     builtin.run(&call, &self.shared, session).await
                 }
@@ -279,7 +280,7 @@ impl Runner {
     }
 }
 
-/// A built-in's preview, away from the async threads: files are read.
+/// Builds a built-in's preview outside the async threads, because files are read.
 async fn built_in(builtin: BuiltinTool, look: &InspectedCall<'_>) -> ExecutorPreview {
     let (arguments, plan) = (look.arguments.clone(), Arc::clone(look.plan));
     let workdir = look.workdir.to_path_buf();
@@ -300,7 +301,7 @@ async fn built_in(builtin: BuiltinTool, look: &InspectedCall<'_>) -> ExecutorPre
     })
 }
 
-/// A configured command, its words apart.
+/// A configured command with its words visibly separated.
 fn line(program: &str, args: &[String]) -> String {
     let words = std::iter::once(program).chain(args.iter().map(String::as_str));
     let parts = |c: char| c.is_whitespace() || matches!(c, '\'' | '"');
@@ -314,7 +315,7 @@ fn line(program: &str, args: &[String]) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Where a configured request goes, without what may be secret in it.
+/// The target of a configured request, without parts that may contain secrets.
 fn posted(url: &clawk_egress::Url) -> String {
     let host = url.host_str().unwrap_or_default();
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
@@ -326,7 +327,7 @@ fn posted(url: &clawk_egress::Url) -> String {
     format!("POST {}://{host}{port}{}{query}", url.scheme(), url.path())
 }
 
-/// Never the same twice: what can't be looked at binds nothing, so nothing passes.
+/// A value that is never the same twice: evidence that can't be read must never match an approval.
 fn unlike(why: &str) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("{why} ({})", NEXT.fetch_add(1, Ordering::Relaxed))
@@ -345,7 +346,7 @@ async fn timed(
     }
 }
 
-/// A tool of which the manifest says what it is.
+/// The description of a tool that only the manifest describes.
 fn declared(executor: Executor) -> ToolDescription {
     ToolDescription {
         input_schema: json!({"type": "object"}),
@@ -374,7 +375,7 @@ impl ToolRunner for Runner {
                     executor: Executor::A2a,
                     ..A2aEndpoint::describe()
                 },
-                // The manifest says what these are.
+                // The manifest describes these tools.
                 ExecutorBinding::Command(_) => declared(Executor::Command),
                 ExecutorBinding::Http(_) => declared(Executor::Http),
             })

@@ -1,5 +1,5 @@
-//! What a call stands on, beside its arguments: the programs that its names stand for, the scripts that a command line
-//! names, the place that a request goes to. An approval is bound to it, so that none can be swapped in between.
+//! Evidence for a call in addition to its arguments: the program files behind its names, the scripts that a command line names, the
+//! target of a request. An approval is bound to this evidence, so that nothing can be swapped after it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,38 +12,38 @@ use serde_json::Value;
 use crate::builtin::BuiltinTool;
 use crate::runner::ExecutorBinding;
 
-/// Words of a command line that are looked at; a longer one is bound by its text alone, and says so.
+/// How many words of a command line are checked. A longer line is bound only by its text, and the preview says so.
 const MAX_WORDS: usize = 512;
 
-/// Of the words that can't be bound, so many are named.
+/// How many of the words that can't be bound are named.
 const MAX_UNKNOWN: usize = 8;
 
-/// Words that begin a command and are none themselves.
+/// Shell keywords: a command follows them, but they are not commands.
 const KEYWORDS: [&str; 14] = [
     "if", "then", "else", "elif", "do", "while", "until", "!", "{", "time", "exec", "env", "sudo", "command",
 ];
 
-/// What is to be looked at. Gathered first, looked at on a thread of its own: the file system may be slow.
+/// What is to be checked. It is collected first and checked on another thread, because the file system may be slow.
 #[derive(Debug)]
 pub(crate) struct CallDependencies {
     facts: Vec<GrantPrecondition>,
     programs: Vec<String>,
     files: Vec<PathBuf>,
-    /// Files that a command line writes by `>` or `>>` and names nowhere else.
+    /// Files that a command line only writes, with `>` or `>>`.
     written: Vec<PathBuf>,
     search: Option<String>,
     from: PathBuf,
-    /// The operator configured the program: it runs wherever it is.
+    /// Whether the operator configured the program. Then it may be anywhere on the host.
     configured: bool,
-    /// Words of a command line whose files nobody knows before it runs.
+    /// Words of a command line whose files are known only when it runs.
     unbound: Vec<String>,
-    /// What encloses it, and where its paths start.
+    /// The plan of the sandbox, and the folder for relative paths.
     plan: Arc<Plan>,
     base: PathBuf,
 }
 
 impl CallDependencies {
-    /// Of a call.
+    /// Collects the dependencies of a call.
     pub(crate) fn of(binding: &ExecutorBinding, look: &InspectedCall<'_>, search: Option<String>) -> Self {
         let mut stands = Self {
             facts: Vec::new(),
@@ -102,7 +102,7 @@ impl CallDependencies {
         self.facts.push(GrantPrecondition::new(subject, value));
     }
 
-    /// Where a request goes: shown without what may be secret in it, bound with all of it.
+    /// Adds the target of a request: shown without parts that may contain secrets, but bound with all parts.
     fn place(&mut self, subject: &str, url: &str) {
         let shown = url.split(['?', '#']).next().unwrap_or_default();
         let shown = match shown.split_once("://") {
@@ -177,7 +177,7 @@ impl CallDependencies {
         }
     }
 
-    /// Looks. Of files that command lines name only those that are there count: most words are no files.
+    /// Checks the files. Words of command lines count only if such a file exists, because most words are not files.
     pub(crate) fn look(mut self) -> Vec<GrantPrecondition> {
         let mut facts = std::mem::take(&mut self.facts);
         for program in &self.programs {
@@ -192,7 +192,7 @@ impl CallDependencies {
         facts
     }
 
-    /// For people: where it starts, the files that names of programs stand for, and where links among the files lead.
+    /// Lines for people: where the call starts, the files behind program names, and the targets of links.
     pub(crate) fn told(&self) -> Vec<String> {
         let mut lines = vec![format!("  in {}", self.from.display())];
         lines.extend(self.programs());
@@ -225,7 +225,7 @@ impl CallDependencies {
         lines
     }
 
-    /// What an approval of it can't hold, for people.
+    /// Lines for people: what an approval of this call can't bind.
     fn not_bound(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if !self.unbound.is_empty() {
@@ -249,17 +249,17 @@ fn path_of(env: &[(String, String)]) -> Option<String> {
         .map(|(_, value)| value.clone())
 }
 
-/// A word of a command line, quotes and escapes taken away.
+/// A word of a command line, without quotes and escapes.
 #[derive(Debug, PartialEq, Eq)]
 struct CommandWord {
     text: String,
-    /// It stands where a command stands.
+    /// Whether the word is in command position.
     first: bool,
-    /// It stands behind `>` or `>>`: its file is written there, and not read.
+    /// Whether the word follows `>` or `>>`: its file is written, not read.
     written: bool,
 }
 
-/// The words of a command line, as a reader sees them: an aid to binding, no parser of the shell. Whatever it misses is
+/// Splits a command line into words as a reader would. This helps binding; it is not a complete shell parser. Anything it misses is
 /// still bound by the text of the command line.
 fn words(command: &str) -> Vec<CommandWord> {
     let mut found = Vec::new();
@@ -302,12 +302,12 @@ fn words(command: &str) -> Vec<CommandWord> {
                 Some(_) => {}
             },
             '\\' if quote != Some('\'') => word.extend(rest.next().filter(|next| *next != '\n')),
-            // `>|` and `>&` go on with the file.
+            // `>|` and `>&` are followed by the file.
             '|' | '&' if before == '>' => {}
             ';' | '|' | '&' | '\n' | '(' | ')' | '`' => end(&mut word, &mut first, &mut redirected, true),
             '<' | '>' => {
                 end(&mut word, &mut first, &mut redirected, false);
-                // `<>` reads as well.
+                // `<>` also reads.
                 redirected = character == '>' && before != '<' && quote.is_none();
             }
             '$' => {}
@@ -320,7 +320,7 @@ fn words(command: &str) -> Vec<CommandWord> {
     found
 }
 
-/// Words with a variable, a pattern or a command in them: what they become is known when the line runs.
+/// Words with a variable, a pattern or a command substitution: their value is known only when the line runs.
 fn unknown(command: &str) -> Vec<String> {
     let words = command
         .split_whitespace()
@@ -363,7 +363,7 @@ mod tests {
             ("date >| ledger", vec!["ledger"]),
             ("make >& all", vec!["all"]),
             ("> ledger date", vec!["ledger"]),
-            // These are read, or may be.
+            // These files are read, or may be.
             ("sort < ledger", vec![]),
             ("cat <> ledger", vec![]),
             ("echo '>' deploy.sh", vec![]),

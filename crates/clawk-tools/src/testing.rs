@@ -1,4 +1,4 @@
-//! What this crate's unit tests share: plans, calls, a runner over the fixture program.
+//! Helpers of this crate's unit tests: plans, calls, a runner for the fixture program.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::config::ToolsConfig;
 use crate::runner::{ExecutorBinding, Runner};
 use crate::{ToolHost, bind};
 
-/// The fixture program, built with this package's integration tests.
+/// The path of the fixture program, which is built with this package's integration tests.
 pub(crate) fn fixture() -> PathBuf {
     let test = std::env::current_exe().expect("this program");
     let built = test
@@ -38,7 +38,7 @@ pub(crate) fn launcher() -> Launcher {
     Launcher::new(fixture(), vec!["__sandbox".into()])
 }
 
-/// The levels at which a file tool may run: inside this process, and in one of its own.
+/// The levels at which a file tool can run: inside this process, and in a separate one.
 pub(crate) const LEVELS: [&str; 2] = ["none", "process"];
 
 /// A plan with these capabilities at level `process`.
@@ -54,7 +54,7 @@ pub(crate) fn plan_at(level: &str, capabilities: Value) -> Arc<Plan> {
     ))
 }
 
-/// The working directory, writable, and every command line.
+/// A plan with the working directory writable and every command line allowed.
 pub(crate) fn open_plan() -> Arc<Plan> {
     open_plan_at("process")
 }
@@ -113,12 +113,12 @@ pub(crate) fn runner(tools: Value, config: &str, dir: &Path) -> Runner {
     bind(&manifest(tools, dir), &config, host(dir)).expect("all bound")
 }
 
-/// All built-ins, bound by name.
+/// A runner with all built-ins.
 pub(crate) fn builtins(dir: &Path) -> Runner {
     builtins_with(dir, crate::EgressSettings::default())
 }
 
-/// All built-ins, with these ways out.
+/// A runner with all built-ins and this network access.
 pub(crate) fn builtins_with(dir: &Path, egress: crate::EgressSettings) -> Runner {
     let tools: Vec<Value> = crate::builtin::BuiltinTool::ALL
         .iter()
@@ -132,7 +132,7 @@ pub(crate) struct Ran {
     pub(crate) plan: Arc<Plan>,
     pub(crate) timeout_ms: u64,
     pub(crate) cancel: CancellationToken,
-    /// Whose call it is.
+    /// The session of the call.
     pub(crate) session: Option<clawk_proto::SessionId>,
 }
 
@@ -172,7 +172,7 @@ impl Ran {
     }
 }
 
-/// What a model would read.
+/// The text that a model would read.
 pub(crate) fn text(outcome: &RunOutcome) -> String {
     outcome
         .content

@@ -1,7 +1,7 @@
-//! What calls overwrite, kept so that `clawk undo` can put it back: contents by digest, modes and modification times.
+//! Saves what calls overwrite, so that `clawk undo` can restore it: contents by digest, modes and modification times.
 //!
-//! A file tool keeps the file that it names. A program keeps its sandbox's writable mounts, up to a limit. The record of a call is
-//! there before the call begins; what changed is found by looking again when it has ended.
+//! A file tool saves the file that it names. A program saves its sandbox's writable mounts, up to a limit. The record of a call is
+//! written before the call begins. After the call, a second scan finds the changes.
 
 mod back;
 pub(crate) mod look;
@@ -24,27 +24,27 @@ use look::{FileFingerprint, FileObservation};
 pub use look::{HardLink, State};
 pub use record::{RecordedChange, RecordedPath, UndoRecord};
 
-/// Entries of writable mounts that are looked at before a call, at most.
+/// How many entries of writable mounts are scanned before a call.
 const MAX_ENTRIES: usize = 20_000;
-/// Files whose digests are remembered between calls.
+/// How many digests of files are cached between calls.
 const MAX_KNOWN: usize = 50_000;
 
-/// `[undo]`, as the runner takes it.
+/// The limits of `[undo]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Bytes of one call that are kept at most: of the file that it overwrites, or of its sandbox's writable mounts.
+    /// How many bytes are saved for one call: of the file that it overwrites, or of its sandbox's writable mounts.
     pub call_bytes: u64,
-    /// Bytes that all records keep at most; the oldest calls are forgotten first.
+    /// How many bytes all records may use. Above this, the oldest calls are deleted first.
     pub total_bytes: u64,
 }
 
-/// Keeps what calls overwrite, in a folder of the state.
+/// Saves what calls overwrite, in a folder of the state.
 #[derive(Debug)]
 pub struct UndoStore {
     root: PathBuf,
     limits: Limits,
     vault: Option<SealKeyring>,
-    /// Digests of files that were kept and have not changed since.
+    /// Digests of files that were saved and have not changed since.
     known: Mutex<HashMap<FileFingerprint, String>>,
     running: Arc<AtomicU64>,
     begun: AtomicU64,
@@ -53,7 +53,7 @@ pub struct UndoStore {
 /// What a call may change.
 #[derive(Debug, Clone)]
 pub(crate) enum UndoReach {
-    /// These places alone, and other names that their files have below `around`.
+    /// Only these places, and other hard links to the same files below `around`.
     Places {
         places: Vec<PathBuf>,
         around: Vec<PathBuf>,
@@ -62,7 +62,7 @@ pub(crate) enum UndoReach {
     Trees(Vec<PathBuf>),
 }
 
-/// A call that is under way.
+/// The record of a running call.
 #[derive(Debug)]
 pub(crate) struct OpenUndoRecord {
     record: UndoRecord,
@@ -74,7 +74,7 @@ pub(crate) struct OpenUndoRecord {
     running: RunningCallGuard,
 }
 
-/// Counts a call that is under way, however it ends.
+/// Counts a running call. Dropping this ends the count.
 #[derive(Debug)]
 struct RunningCallGuard(Arc<AtomicU64>);
 
@@ -85,10 +85,10 @@ impl Drop for RunningCallGuard {
 }
 
 impl UndoStore {
-    /// In this folder, which is made when something is kept. Forgets the oldest calls where they are too much.
+    /// Creates a store in this folder; the folder is created at the first save. Deletes the oldest calls if the limit is exceeded.
     ///
     /// # Errors
-    /// What is kept there can't be read.
+    /// The folder can't be read.
     pub fn new(root: PathBuf, limits: Limits) -> io::Result<Self> {
         record::prune(&root, limits.total_bytes)?;
         Ok(Self {
@@ -117,7 +117,7 @@ impl UndoStore {
         self
     }
 
-    /// Why a program in this sandbox could not be undone; for people. Looks at sizes alone.
+    /// The reason why a program in this sandbox could not be undone, for people to read. Checks sizes only.
     pub(crate) fn too_much(&self, filesystem: &Filesystem, workdir: &Path) -> Option<String> {
         let megabytes = self.limits.call_bytes >> 20;
         match trees(filesystem, workdir) {
@@ -132,7 +132,7 @@ impl UndoStore {
         }
     }
 
-    /// Keeps what the call may overwrite. Blocking.
+    /// Saves what the call may overwrite. Blocking.
     #[expect(
         clippy::disallowed_methods,
         reason = "the time is compared with the file system's own stamps, which no port gives"
@@ -163,12 +163,12 @@ impl UndoStore {
             Ok((before, reach)) => (open.before, open.reach) = (before, reach),
             Err(why) => open.record.why = Some(why),
         }
-        // Before the call begins: what is cut off is known to have been under way.
+        // Written before the call begins, so that an interrupted call is known.
         record::write(&self.root, &open.record)?;
         Ok(open)
     }
 
-    /// Everything that the call may change, with contents kept.
+    /// Scans everything that the call may change, and saves the contents.
     fn looked(
         &self,
         reach: &UndoReach,
@@ -198,7 +198,7 @@ impl UndoStore {
         Ok(looks)
     }
 
-    /// The digest of a file whose content is kept now.
+    /// Saves a file's content and returns its digest.
     fn kept(&self, path: &Path, seen: &FileFingerprint, now: SystemTime) -> io::Result<String> {
         let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.is_settled(now)
@@ -218,7 +218,7 @@ impl UndoStore {
         Ok(digest)
     }
 
-    /// Notes what the call changed. Blocking.
+    /// Records what the call changed. Blocking.
     pub(crate) fn end(&self, open: OpenUndoRecord) -> io::Result<()> {
         let alone = open.alone && self.begun.load(Ordering::SeqCst) == open.begun;
         let OpenUndoRecord {
@@ -252,15 +252,15 @@ pub fn seal_anew(root: &Path, vault: &SealKeyring) -> ResealReport {
     record::seal_anew(root, vault)
 }
 
-/// Erases kept contents; returns how many. An undo names the places that it can't put back any more.
+/// Erases saved contents; returns how many. An undo names the places that it can no longer restore.
 ///
 /// # Errors
-/// A content can't be read, opened or removed.
+/// A content can't be read, decrypted or removed.
 pub fn erase(root: &Path, vault: Option<&SealKeyring>, goes: impl FnMut(&[u8]) -> bool) -> io::Result<u64> {
     record::erase(root, vault, goes)
 }
 
-/// The kept calls of a session, newest first.
+/// The recorded calls of a session, newest first.
 ///
 /// # Errors
 /// A record can't be read.
@@ -268,18 +268,18 @@ pub fn records(root: &Path, session: SessionId) -> io::Result<Vec<UndoRecord>> {
     record::of_session(root, session)
 }
 
-/// The ids of a session's calls that were undone before.
+/// The ids of a session's calls that were already undone.
 ///
 /// # Errors
-/// The file system's.
+/// An I/O error.
 pub fn undone_before(root: &Path, session: SessionId) -> io::Result<Vec<String>> {
     record::undone_before(root, session)
 }
 
-/// Notes that a call is undone: it is not undone again.
+/// Records that a call was undone, so that it is not undone again.
 ///
 /// # Errors
-/// The file system's.
+/// An I/O error.
 pub fn undone(root: &Path, record: &UndoRecord) -> io::Result<()> {
     record::undone(root, record)
 }
@@ -293,7 +293,7 @@ fn changes(
     let mut found = Vec::new();
     for (path, was) in before {
         let now = after.remove(&path).unwrap_or_default();
-        // The clock of a file system is coarse: what was touched about then is compared by its content.
+        // Time stamps of file systems are coarse, so a file that was changed recently is compared by its content.
         if was.seen == now.seen
             && was.state.linked() == now.state.linked()
             && (was.seen.is_settled(since) || !was.state.is_file())
@@ -314,10 +314,10 @@ fn changes(
     Ok(found)
 }
 
-/// The folders that a program in this sandbox may write to, resolved.
+/// The folders that a program in this sandbox may write to, as real paths.
 ///
 /// # Errors
-/// There is no bound on them.
+/// The folders are not limited.
 pub(crate) fn trees(filesystem: &Filesystem, workdir: &Path) -> Result<Vec<PathBuf>, String> {
     match filesystem.mode {
         FsMode::Deny | FsMode::ReadOnly => return Ok(Vec::new()),
@@ -328,7 +328,7 @@ pub(crate) fn trees(filesystem: &Filesystem, workdir: &Path) -> Result<Vec<PathB
         .mounts
         .iter()
         .filter(|mount| mount.writable)
-        // silent-ok: what is not there is not mounted
+        // silent-ok: a folder that does not exist is not mounted
         .filter_map(|mount| workdir.join(&mount.path).canonicalize().ok())
         .collect();
     all.sort();

@@ -1,4 +1,4 @@
-//! Bodies, by their framing: read piece by piece, counted, and never past their end.
+//! Reads HTTP bodies by their framing: piece by piece, counted, and never past the end.
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -6,16 +6,16 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::ProxyFault;
 use super::head::BodyFraming;
 
-/// How much is read at once.
+/// The maximum number of bytes that one read returns.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// Longest line of a chunk's size, bytes.
+/// The maximum length of a chunk size line, in bytes.
 const MAX_SIZE_LINE: usize = 256;
 
-/// Most bytes of trailers, which are thrown away.
+/// The maximum size of trailers, in bytes. Trailers are discarded.
 const MAX_TRAILERS: usize = 8 << 10;
 
-/// A body on its way in.
+/// A body that is being read.
 pub(super) struct Body<'a> {
     stream: &'a mut (dyn AsyncRead + Send + Unpin),
     buffer: &'a mut BytesMut,
@@ -24,9 +24,9 @@ pub(super) struct Body<'a> {
 
 enum State {
     Length(u64),
-    /// Before a chunk's size.
+    /// Before a chunk's size line.
     Size,
-    /// Inside a chunk.
+    /// Inside a chunk, with the number of bytes left.
     Chunk(u64),
     Close,
     End,
@@ -51,7 +51,7 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// The next piece; `None` at the proper end. A body that breaks off is [`ProxyFault::Gone`].
+    /// Reads the next piece; `None` at the regular end. If the body is cut off, the error is [`ProxyFault::Gone`].
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, ProxyFault> {
         loop {
             match self.state {
@@ -107,7 +107,7 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// At least one byte and at most `left`.
+    /// Reads at least one byte and at most `left` bytes.
     async fn some(&mut self, left: u64) -> Result<Bytes, ProxyFault> {
         if self.buffer.is_empty() {
             self.more().await?;
@@ -116,7 +116,7 @@ impl<'a> Body<'a> {
         Ok(self.buffer.split_to(most).freeze())
     }
 
-    /// A chunk's size: hexadecimal digits, then perhaps an extension, which is dropped.
+    /// Reads a chunk's size: hexadecimal digits, then perhaps an extension, which is ignored.
     async fn size(&mut self) -> Result<u64, ProxyFault> {
         let bad = || ProxyFault::bad("smuggling", "a chunk's size can't be read");
         let line = self.line(MAX_SIZE_LINE).await?;
@@ -153,7 +153,7 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// One line without its CR LF.
+    /// Reads one line, and returns it without CR LF.
     async fn line(&mut self, max_bytes: usize) -> Result<Bytes, ProxyFault> {
         let mut looked = 0;
         loop {
@@ -185,7 +185,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// Writes one piece, as a chunk if need be; nothing for an empty one.
+/// Writes one piece, as a chunk if `chunked`. Writes nothing for an empty piece.
 pub(super) async fn write(
     stream: &mut (dyn AsyncWrite + Send + Unpin),
     piece: &[u8],

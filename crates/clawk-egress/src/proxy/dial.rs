@@ -1,4 +1,4 @@
-//! From a judged name to a connection: looked up once, every address judged, and no other one connected to.
+//! Checks a host name and connects to it. The name is resolved once, every address is checked, and only those addresses are used.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use crate::record::{ByteCounters, OpenConnection};
 use crate::{EgressError, HostPort, PermittedTarget, UrlRefusal};
 
 impl ProxyCallState {
-    /// Judges a place by its name, looks it up, and judges every address. What passed stands in the record.
+    /// Checks the name and port, resolves the name, and checks every address. The rule that allowed it is noted in the record.
     pub(super) async fn admit(
         &self,
         open: &mut OpenConnection,
@@ -42,7 +42,7 @@ impl ProxyCallState {
         }
     }
 
-    /// Connects to the first of the judged addresses that answers.
+    /// Connects to the first of the checked addresses that answers.
     pub(super) async fn dial(
         &self,
         open: &mut OpenConnection,
@@ -69,7 +69,7 @@ impl ProxyCallState {
         ))
     }
 
-    /// TLS on top, the server's certificate checked against the host that was judged.
+    /// Starts TLS, and verifies the server's certificate for the host that was checked.
     pub(super) async fn secure(
         &self,
         target: &PermittedTarget,
@@ -94,7 +94,7 @@ fn refused(refusal: &UrlRefusal) -> ProxyFault {
     ProxyFault::forbidden(refusal.code(), &refusal.to_string())
 }
 
-/// A connection whose bytes are counted, and capped.
+/// A connection that counts its bytes and enforces limits.
 pub(super) struct CountedStream {
     inner: TcpStream,
     counts: Arc<ByteCounters>,
@@ -116,7 +116,7 @@ impl CountedStream {
         &self.counts
     }
 
-    /// The server has something to say.
+    /// Waits until the server has sent something.
     pub(super) async fn speaks(&self) {
         let _ = self.inner.readable().await; // silent-ok: a broken connection shows when it is read
     }

@@ -1,5 +1,5 @@
-//! Secrets at the boundary (R37): the tool holds a placeholder, and only the right header to the right host over a verified
-//! connection turns it into the secret.
+//! Secrets at the boundary (R37). The tool has only a placeholder. The proxy replaces it by the secret only in the configured
+//! header, only for the bound hosts, and only over a verified connection.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,22 +11,22 @@ use clawk_secrets::{Secret, SecretRedactor};
 use super::ProxyFault;
 use crate::{EgressError, HostPattern, HostPort};
 
-/// A secret, and where it may go.
+/// A secret, and the hosts and header that it is bound to.
 #[derive(Clone)]
 pub struct EgressSecret {
-    /// The secret.
+    /// The secret value.
     pub secret: Secret,
-    /// The tools that get a placeholder.
+    /// The names of the tools that get a placeholder.
     pub tools: Vec<String>,
-    /// The hosts that get the secret; port 443 unless an entry names another.
+    /// The hosts that may get the secret; on port 443, unless an entry names another port.
     pub hosts: Vec<HostPattern>,
-    /// The only header that it is put into.
+    /// The only header that may contain the secret.
     pub header: String,
-    /// The variable of the tool's environment that holds the placeholder.
+    /// The environment variable of the tool that holds the placeholder.
     pub env: String,
-    /// Put before the secret where a client of ours adds the header by itself: `Bearer `.
+    /// A prefix for clients in which clawk adds the header itself: `Bearer `.
     pub prefix: String,
-    /// It may also go over plain HTTP. Anybody on the way can read it then.
+    /// Whether the secret may also be sent over plain HTTP, where anybody on the network path can read it.
     pub plain_http: bool,
 }
 
@@ -49,7 +49,7 @@ impl EgressSecret {
         self.tools.iter().any(|own| own == tool)
     }
 
-    /// Whether the secret may go there.
+    /// Whether the secret may be sent to this host and port.
     #[must_use]
     pub fn is_bound(&self, host: &str, port: u16) -> bool {
         let ports: &[u16] = if self.plain_http { &[80, 443] } else { &[443] };
@@ -64,9 +64,9 @@ impl EgressSecret {
 /// The placeholders of one call.
 pub(super) struct PlaceholderSet {
     worn: Vec<(Arc<EgressSecret>, String)>,
-    /// Finds placeholders, in whatever encoding.
+    /// Finds placeholders in any encoding.
     placeholders: SecretRedactor,
-    /// Takes the secrets out of answers.
+    /// Removes the secrets from answers.
     pub(super) values: SecretRedactor,
 }
 
@@ -99,24 +99,24 @@ impl PlaceholderSet {
         self.worn.iter().any(|(binding, _)| binding.is_bound(host, port))
     }
 
-    /// Whether a binding puts its secret into this header on its way there.
+    /// Whether a binding puts its secret into this header for this host and port.
     pub(super) fn owns(&self, header: &str, host: &str, port: u16) -> bool {
         self.worn
             .iter()
             .any(|(binding, _)| binding.header.eq_ignore_ascii_case(header) && binding.is_bound(host, port))
     }
 
-    /// Whether there are no secrets at all.
+    /// Whether there are no secrets.
     pub(super) fn is_bare(&self) -> bool {
         self.worn.is_empty()
     }
 
-    /// A stream that counts placeholders in what leaves.
+    /// A stream that counts placeholders in outgoing data.
     pub(super) fn watch(&self) -> clawk_secrets::RedactStream<'_> {
         self.placeholders.stream()
     }
 
-    /// No placeholder may be here.
+    /// Returns an error if `bytes` contain a placeholder.
     pub(super) fn check(&self, what: &str, bytes: &[u8]) -> Result<(), ProxyFault> {
         if self.worn.is_empty() {
             return Ok(());
@@ -131,8 +131,8 @@ impl PlaceholderSet {
         }
     }
 
-    /// Puts the secrets into the headers that their bindings name, and checks that no placeholder is left anywhere. Returns the
-    /// names of the secrets put in.
+    /// Puts the secrets into the headers that their bindings name, and checks that no placeholder remains anywhere. Returns the
+    /// names of the inserted secrets.
     pub(super) fn dress(
         &self,
         headers: &mut Headers,
@@ -171,7 +171,7 @@ impl PlaceholderSet {
                     names.push(binding.secret.name().into());
                 }
             }
-            // What is left of placeholders has no business here: another secret's, or in the wrong header.
+            // A placeholder that is left now belongs to another secret, or is in the wrong header.
             self.check(&format!("the header `{name}`"), &dressed)?;
             self.check("a header's name", name.to_ascii_lowercase().as_bytes())?;
             *value = dressed;
@@ -189,7 +189,7 @@ pub(super) fn misplaced(what: &str) -> ProxyFault {
     )
 }
 
-/// The header with the secret in the placeholder's place; also inside of `Basic` credentials.
+/// Replaces the placeholder in a header value by the secret, also inside `Basic` credentials. `None` if there is no placeholder.
 fn swap(value: &[u8], placeholder: &str, secret: &str) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(value).ok()?; // silent-ok: a placeholder is text
     if text.contains(placeholder) {
@@ -207,7 +207,7 @@ fn swap(value: &[u8], placeholder: &str, secret: &str) -> Option<Vec<u8>> {
     Some(format!("{scheme} {}", STANDARD.encode(swapped)).into_bytes())
 }
 
-/// 160 random bits; letters and digits only, so that no tool finds it odd.
+/// Creates a placeholder: 160 random bits, as letters and digits only, so that tools accept it like a normal key.
 fn placeholder() -> Result<String, EgressError> {
     let mut bytes = [0_u8; 20];
     rustls::crypto::ring::default_provider()

@@ -1,4 +1,4 @@
-//! One request and its answer, seen by us: plain HTTP, or TLS that ends here.
+//! One request and its answer, both visible to the proxy: plain HTTP, or TLS that the proxy terminates.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -15,32 +15,32 @@ use crate::PermittedTarget;
 use crate::record::OpenConnection;
 use crate::screen::{ScreenVerdict, SecretScan};
 
-/// Bodies up to this size are looked at as a whole before anything leaves; longer ones piece by piece. Bytes.
+/// Bodies up to this size (bytes) are checked as a whole before anything is sent. Longer bodies are checked piece by piece.
 const WHOLE_BYTES: u64 = 256 << 10;
 
-/// Headers that would let an answer slip past the redaction: coded, or in slices.
+/// Request headers that are removed: they would allow encoded or partial answers, which can't be redacted.
 const UNREDACTABLE: [&str; 3] = ["accept-encoding", "range", "if-range"];
 
-/// A request that may be sent.
+/// A request that was checked and may be sent.
 pub(super) struct OutboundRequest {
     pub(super) head: RequestHead,
     /// Path and query.
     pub(super) path: String,
     pub(super) target: PermittedTarget,
     pub(super) addresses: Vec<SocketAddr>,
-    /// Towards the server: TLS.
+    /// Whether the connection to the server uses TLS.
     pub(super) secure: bool,
 }
 
-/// What is done before anything leaves: headers dressed, everything looked at.
+/// A request ready to be sent: secrets are in the headers, and everything was checked.
 struct PreparedRequest {
     lines: Vec<u8>,
-    /// The whole body, when it is short.
+    /// The whole body, if it is short.
     whole: Option<Vec<u8>>,
     framing: BodyFraming,
 }
 
-/// Serves one exchange to its end. What can still be said to the tool comes back as [`ProxyFault::Say`].
+/// Serves one exchange completely. [`ProxyFault::Say`] is a fault that can still be reported to the tool.
 pub(super) async fn serve(
     call: &ProxyCallState,
     open: &mut OpenConnection,
@@ -100,7 +100,7 @@ async fn run(
     let by_head = asked.head.method == "HEAD";
     let counts = std::sync::Arc::clone(&open.counts);
     let (max_out, max_in) = (call.shared.limits.max_bytes_out, call.shared.limits.max_bytes_in);
-    // A server that stops listening may have answered already: only a full measure is a fault.
+    // A server that stops reading may have answered already. So a failed write is a fault only if a byte limit was reached.
     let lost = || {
         let (out, back) = (
             counts.bytes_out.load(Ordering::Relaxed),
@@ -156,7 +156,7 @@ async fn reach(
     }
 }
 
-/// The request's head as it leaves, but for the body's framing.
+/// Builds the request's head, without the headers for the body's framing.
 fn prepare(
     call: &ProxyCallState,
     open: &mut OpenConnection,
@@ -206,7 +206,7 @@ fn header_line(lines: &mut Vec<u8>, name: &str, value: &[u8]) {
 
 type LossHandler<'a> = &'a (dyn Fn() -> Result<(), ProxyFault> + Sync);
 
-/// Sends the request; what `lost` says when the server takes no more of it.
+/// Sends the request. If the server stops reading, `lost` decides whether that is a fault.
 async fn send(
     to: Writer<'_>,
     ready: &PreparedRequest,
@@ -251,14 +251,14 @@ async fn send(
     flushed(to, idle_ms).await
 }
 
-/// TLS keeps what is written until it is flushed.
+/// Flushes the stream: TLS keeps written data until then.
 async fn flushed(to: Writer<'_>, idle_ms: u64) -> Result<(), ProxyFault> {
     // silent-ok: a server that stops listening may have answered already
     let _ = within(idle_ms, async { to.flush().await.map_err(ProxyFault::gone) }).await;
     Ok(())
 }
 
-/// Passes the answer on, without the secrets.
+/// Sends the answer to the tool, with the secrets removed.
 async fn answer(
     call: &ProxyCallState,
     from: DynReader<'_>,
@@ -326,7 +326,7 @@ async fn answer(
     .await
 }
 
-/// The answer's head as the tool gets it, and whether its body is sent in chunks.
+/// Builds the answer's head for the tool. Also returns whether the body is sent in chunks.
 fn answer_lines(
     answer: &ResponseHead,
     modern: bool,
@@ -357,7 +357,7 @@ fn answer_lines(
     }
     let exact = values.is_none_or(clawk_secrets::SecretRedactor::is_empty);
     let chunked = match answer.framing {
-        // The length that a HEAD or a 304 tells is the resource's.
+        // For a HEAD or a 304, the length is that of the resource, not of this body.
         BodyFraming::None => {
             if let Some(length) = answer.first("content-length") {
                 header_line(&mut lines, "Content-Length", length);
@@ -379,7 +379,7 @@ fn answer_lines(
     (lines, chunked)
 }
 
-/// Looks at what leaves: no placeholder where none belongs, and what the screen says.
+/// Checks outgoing data: no placeholder where none is allowed, and nothing that the screen blocks.
 struct OutboundInspection<'a> {
     call: &'a ProxyCallState,
     watch: Option<RedactStream<'a>>,
@@ -435,7 +435,7 @@ impl<'a> OutboundInspection<'a> {
         Ok(())
     }
 
-    /// A short body, to its end.
+    /// Reads a short body completely.
     async fn whole(&mut self, coming: &mut Body<'_>, idle_ms: u64) -> Result<Vec<u8>, ProxyFault> {
         let mut out = Vec::new();
         while let Some(piece) = within(idle_ms, coming.next()).await? {
@@ -445,7 +445,7 @@ impl<'a> OutboundInspection<'a> {
         Ok(out)
     }
 
-    /// A URL or a header's value.
+    /// Checks a URL or a header value.
     fn text(&mut self, what: &str, bytes: &[u8]) -> Result<Vec<u8>, ProxyFault> {
         let Some(screen) = &self.call.shared.screen else {
             return Ok(bytes.to_vec());
@@ -455,7 +455,7 @@ impl<'a> OutboundInspection<'a> {
         let last = screening.finish(&mut out);
         self.note(what, first)?;
         self.note(what, last)?;
-        // What stands in a secret's place may not be fit for a URL.
+        // The text that replaces a secret may contain characters that a URL must not have.
         let fit = |byte: &u8| {
             if what == "the URL" {
                 (0x21..=0x7e).contains(byte)
@@ -498,7 +498,7 @@ fn misplaced(watch: &RedactStream<'_>) -> Result<(), ProxyFault> {
     }
 }
 
-/// Says to the tool why its request is not served.
+/// Sends the tool an answer that says why its request is not served.
 pub(super) async fn tell(client: &mut (dyn DuplexIo + '_), status: u16, code: &str, reason: &str) {
     let word = match status {
         400 => "Bad Request",
@@ -521,7 +521,7 @@ pub(super) async fn tell(client: &mut (dyn DuplexIo + '_), status: u16, code: &s
             .await
             .map_err(ProxyFault::gone)?;
         client.shutdown().await.map_err(ProxyFault::gone)?;
-        // What the tool still sends is read, so that its kernel does not throw our answer away.
+        // Read what the tool still sends. Otherwise its kernel would discard this answer.
         let (mut rest, mut left) = ([0; 4096], 1024);
         while left > 0
             && tokio::io::AsyncReadExt::read(client, &mut rest)

@@ -1,38 +1,38 @@
-//! Heads of HTTP/1 messages, read strictly: what two parsers could read in two ways is refused.
+//! Strict parsing of HTTP/1 heads. Anything that two parsers could read differently is refused.
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::ProxyFault;
 
-/// A request's head in which nothing is ambiguous.
+/// A request's head without ambiguities.
 #[derive(Debug)]
 pub(super) struct RequestHead {
     pub(super) method: String,
     pub(super) target: String,
-    /// HTTP/1.1; else 1.0.
+    /// True for HTTP/1.1, false for HTTP/1.0.
     pub(super) modern: bool,
-    /// Names as they came, values as bytes.
+    /// Names as received, values as bytes.
     pub(super) headers: Vec<(String, Vec<u8>)>,
     pub(super) framing: BodyFraming,
-    /// The client waits for `100 Continue`.
+    /// Whether the client waits for `100 Continue`.
     pub(super) expects: bool,
 }
 
-/// Where a message's body ends.
+/// How the end of a message's body is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BodyFraming {
-    /// There is none.
+    /// There is no body.
     None,
-    /// After so many bytes.
+    /// The body has this many bytes.
     Length(u64),
-    /// `chunked`.
+    /// `Transfer-Encoding: chunked`.
     Chunked,
-    /// With the connection; answers only.
+    /// The body ends when the connection closes; only for answers.
     Close,
 }
 
-/// Headers that belong to one connection and are never passed on.
+/// Headers for one connection only. They are never forwarded.
 const HOP_BY_HOP: [&str; 10] = [
     "connection",
     "keep-alive",
@@ -46,14 +46,14 @@ const HOP_BY_HOP: [&str; 10] = [
     "expect",
 ];
 
-/// Headers that `Connection` may not strike out.
+/// Headers that `Connection` must not list as hop-by-hop.
 const FRAMING: [&str; 3] = ["content-length", "transfer-encoding", "host"];
 
 fn smuggling(what: &str) -> ProxyFault {
     ProxyFault::bad("smuggling", what)
 }
 
-/// Reads to the end of a request's head; what follows it stays in `buffer`.
+/// Reads a complete request head. Bytes after it stay in `buffer`.
 pub(super) async fn read(
     stream: &mut (impl AsyncRead + Unpin + ?Sized),
     buffer: &mut BytesMut,
@@ -78,7 +78,7 @@ pub(super) async fn read(
     }
 }
 
-/// The offset behind the blank line. Every line must end in CR LF, and nothing but a line's end may hold either.
+/// Finds the offset after the blank line. Every line must end in CR LF, and neither character may occur elsewhere.
 fn end_of_head(buffer: &[u8], looked: &mut usize) -> Result<Option<usize>, ProxyFault> {
     let mut at = *looked;
     while let Some(byte) = buffer.get(at) {
@@ -135,7 +135,7 @@ fn parse(head: &[u8], max_headers: usize) -> Result<RequestHead, ProxyFault> {
         {
             return Err(smuggling("a control character in a header"));
         }
-        // CGI and its kin read `_` as `-`.
+        // CGI and similar servers read `_` as `-`.
         if header.name.contains('_')
             && FRAMING.contains(&header.name.to_ascii_lowercase().replace('_', "-").as_str())
         {
@@ -158,7 +158,7 @@ fn parse(head: &[u8], max_headers: usize) -> Result<RequestHead, ProxyFault> {
 }
 
 impl RequestHead {
-    /// All values of a header.
+    /// All values of a header; the name is compared without case.
     pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         self.headers
             .iter()
@@ -166,7 +166,7 @@ impl RequestHead {
             .map(|(_, value)| value.as_slice())
     }
 
-    /// The one `Host`; `None` where HTTP/1.0 has none.
+    /// The value of the only `Host` header. `None` if HTTP/1.0 has none.
     pub(super) fn host(&self) -> Result<Option<&str>, ProxyFault> {
         let mut all = self.all("host");
         match (all.next(), all.next()) {
@@ -179,7 +179,7 @@ impl RequestHead {
         }
     }
 
-    /// No upgrade, and nothing struck out that frames the message.
+    /// Checks `Connection`: no upgrade, and no framing header listed as hop-by-hop.
     fn check_connection(&self) -> Result<(), ProxyFault> {
         for name in ["upgrade", "http2-settings"] {
             if self.all(name).next().is_some() {
@@ -212,7 +212,7 @@ impl RequestHead {
         Ok(expects && self.modern)
     }
 
-    /// Names that `Connection` lists, lower case.
+    /// The header names that `Connection` lists, in lower case.
     fn struck(&self) -> Vec<String> {
         let tokens = self.all("connection").chain(self.all("proxy-connection"));
         tokens
@@ -221,7 +221,7 @@ impl RequestHead {
             .collect()
     }
 
-    /// Without what belongs to the connection to us, to `Host` and to framing.
+    /// The headers to forward: without hop-by-hop headers, `Host` and framing headers.
     pub(super) fn passed_on(&self) -> Vec<(String, Vec<u8>)> {
         let struck = self.struck();
         let kept = |name: &str| {
@@ -262,7 +262,7 @@ fn request_framing(head: &RequestHead) -> Result<BodyFraming, ProxyFault> {
     }
 }
 
-/// Digits and nothing else.
+/// Parses a number that has digits only.
 fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > 18 || !text.iter().all(u8::is_ascii_digit) {
         return None;
@@ -289,7 +289,7 @@ impl ResponseHead {
     }
 }
 
-/// Reads an answer's head, past interim ones; what follows it stays in `buffer`.
+/// Reads an answer's head and skips interim (1xx) answers. Bytes after it stay in `buffer`.
 pub(super) async fn read_answer(
     stream: &mut (impl AsyncRead + Unpin + ?Sized),
     buffer: &mut BytesMut,
@@ -360,10 +360,10 @@ fn parse_answer(buffer: &[u8], asked_by_head: bool) -> Result<Option<(ResponseHe
     Ok(Some((found, length)))
 }
 
-/// The header that says why a request was refused. Only we say it: no server's answer carries it to the tool.
+/// The header that says why a request was refused. Only the proxy sets it: it is removed from servers' answers.
 pub const REFUSED: &str = "x-clawk-refused";
 
-/// Whether an answer's header is passed on.
+/// Whether this header of an answer is forwarded.
 pub(super) fn of_answer(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     name != "content-length" && name != REFUSED && !HOP_BY_HOP.contains(&name.as_str())

@@ -1,7 +1,8 @@
-//! The proxy of the sandbox: a tool's only way out of an empty network namespace (issue C, R37).
+//! The proxy of the sandbox. A tool runs in an empty network namespace, and the proxy is its only way out (issue C, R37).
 //!
-//! One port speaks HTTP, `CONNECT` and SOCKS5. The name is judged first, looked up once by us, every address judged, and the
-//! connection goes to that very address. One request per connection, on either side: there is nothing to desynchronise.
+//! One port speaks HTTP, `CONNECT` and SOCKS5. The proxy checks the name, resolves it once itself, checks every address, and
+//! connects to exactly these addresses. Each connection carries one request, on both sides, so that request smuggling is
+//! impossible.
 
 mod body;
 mod dial;
@@ -30,28 +31,28 @@ pub use dress::EgressSecret;
 use dress::PlaceholderSet;
 pub use head::REFUSED;
 
-/// Bounds of the proxy; each holds per call or per connection.
+/// Limits of the proxy. Each applies per call or per connection.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at a time; more wait in the listener's queue.
+    /// The maximum number of connections of one call at a time. More connections wait in the listener's queue.
     pub max_connections: usize,
-    /// Largest head of a request or an answer, bytes.
+    /// The maximum size of a request's or an answer's head, in bytes.
     pub max_head_bytes: usize,
-    /// Most header lines of a request.
+    /// The maximum number of header lines of a request.
     pub max_headers: usize,
-    /// How long a request's head, a TLS greeting or a SOCKS request may take, milliseconds.
+    /// The time limit for a request's head, a TLS ClientHello or a SOCKS request, in milliseconds.
     pub head_ms: u64,
-    /// Name look-up, TCP and TLS towards the server, milliseconds.
+    /// The time limit for name lookup, TCP and TLS towards the server, in milliseconds.
     pub connect_ms: u64,
-    /// Between two pieces, in either direction, milliseconds.
+    /// The maximum pause between two pieces, in either direction, in milliseconds.
     pub idle_ms: u64,
-    /// Most bytes that one connection may send out.
+    /// How many bytes one connection may send.
     pub max_bytes_out: u64,
-    /// Most bytes that one connection may bring in.
+    /// How many bytes one connection may receive.
     pub max_bytes_in: u64,
-    /// Ports on which only TLS with the right server name passes.
+    /// Ports that accept only TLS with the right server name.
     pub tls_ports: Vec<u16>,
-    /// Ports on which only plain HTTP passes.
+    /// Ports that accept only plain HTTP.
     pub http_ports: Vec<u16>,
 }
 
@@ -72,24 +73,24 @@ impl Default for Limits {
     }
 }
 
-/// What a proxy is made of.
+/// The settings and dependencies of a proxy.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Where connections may go.
+    /// The hosts to which connections are allowed.
     pub rules: HostAllowList,
-    /// Who answers for names.
+    /// How host names are resolved.
     pub names: NameResolver,
-    /// Its bounds.
+    /// The proxy's limits.
     pub limits: Limits,
-    /// Secrets that are put in at the boundary.
+    /// Secrets that the proxy inserts into requests.
     pub bindings: Vec<Arc<EgressSecret>>,
-    /// End TLS to every host here, so that every request is seen: strict.
+    /// Strict mode: terminate TLS for every host, so that the proxy sees every request.
     pub terminate_all: bool,
-    /// What looks at requests before they leave.
+    /// Checks requests for secrets before they are sent.
     pub screen: Option<Arc<dyn SecretScreen>>,
 }
 
-/// A proxy of one agent: rules, secrets and the run's certificate authority. [`Proxy::call`] makes one for a call.
+/// The proxy of one agent: rules, secrets and the run's certificate authority. [`Proxy::call`] creates the proxy of one call.
 #[derive(Clone)]
 pub struct Proxy(Arc<ProxyState>);
 
@@ -100,10 +101,11 @@ struct ProxyState {
     bindings: Vec<Arc<EgressSecret>>,
     terminate_all: bool,
     screen: Option<Arc<dyn SecretScreen>>,
-    /// There when something is terminated.
+    /// The certificate authority; only if TLS is terminated for some host.
     authority: Option<RunAuthority>,
     bundle: Option<Arc<str>>,
-    /// TLS of ours. Without a termination only a guest needs it: its roots are read then.
+    /// The TLS connector towards servers. It is created when it is first needed, because reading the roots takes time. Without
+    /// termination, only WebAssembly guests need it.
     connector: OnceLock<Result<TlsConnector, String>>,
     env: EnvironmentSource,
 }
@@ -115,10 +117,10 @@ impl fmt::Debug for Proxy {
 }
 
 impl Proxy {
-    /// A proxy; nothing is served yet.
+    /// Creates a proxy; serves nothing yet.
     ///
     /// # Errors
-    /// [`EgressError::Setup`]: root certificates are not usable, or the run's authority can't be made.
+    /// [`EgressError::Setup`] if the root certificates can't be used or the run's authority can't be created.
     pub fn new(options: Options, env: &EnvironmentSource) -> Result<Self, EgressError> {
         let Options {
             rules,
@@ -153,7 +155,7 @@ impl Proxy {
         })))
     }
 
-    /// A proxy that allows nothing. It answers each request with a refusal and records it.
+    /// Creates a proxy that allows nothing. It refuses and records each request.
     ///
     /// # Errors
     /// The same errors as [`Proxy::new`].
@@ -161,17 +163,17 @@ impl Proxy {
         Self::new(Options::default(), &EnvironmentSource::Process)
     }
 
-    /// The trust file that a tool needs where TLS ends here: the platform's roots and the run's own, PEM. `None`: nothing is
-    /// terminated, and the tool's own trust is fine.
+    /// The certificate file (PEM) that a tool needs if TLS is terminated: the platform's roots and the run's own authority. `None`:
+    /// no TLS is terminated, so the tool's own roots are enough.
     #[must_use]
     pub fn bundle(&self) -> Option<&Arc<str>> {
         self.0.bundle.as_ref()
     }
 
-    /// A proxy for one call of any of `tools`: placeholders of its own, a ledger of its own.
+    /// Creates the proxy for one call of any of `tools`, with its own placeholders and its own ledger.
     ///
     /// # Errors
-    /// [`EgressError::Setup`] when the system gives no randomness.
+    /// [`EgressError::Setup`] if the system gives no random bytes.
     pub fn call(&self, tools: &[&str]) -> Result<ProxyCall, EgressError> {
         let is_for = |binding: &&Arc<EgressSecret>| tools.iter().any(|tool| binding.is_for(tool));
         let granted = self.0.bindings.iter().filter(is_for);
@@ -183,7 +185,7 @@ impl Proxy {
     }
 }
 
-/// The names that the authority is good for; none where that can't be said in names.
+/// The domains that the authority is limited to. Empty: not limited, because some host can't be expressed as a domain.
 fn domains(bindings: &[Arc<EgressSecret>], terminate_all: bool) -> Vec<String> {
     let hosts = || bindings.iter().flat_map(|binding| &binding.hosts);
     if terminate_all || hosts().any(|host| host.domain().is_none()) {
@@ -212,25 +214,25 @@ impl fmt::Debug for ProxyCall {
 }
 
 impl ProxyCall {
-    /// Variables of the tool's environment that hold a placeholder.
+    /// The environment variables of the tool that hold a placeholder.
     #[must_use]
     pub fn placeholders(&self) -> Vec<(String, String)> {
         self.0.wardrobe.variables()
     }
 
-    /// What became of its connections.
+    /// The ledger of this call's connections.
     #[must_use]
     pub fn ledger(&self) -> &Arc<ConnectionLedger> {
         &self.0.ledger
     }
 
-    /// Serves until `stop`; then every connection is cut, and all of them stand in the ledger when this returns.
+    /// Serves until `stop`. Then every connection is cut. All of them are in the ledger when this returns.
     pub async fn serve(&self, listener: tokio::net::TcpListener, stop: impl Future<Output = ()>) {
         serve::serve(&self.0, listener, stop).await;
     }
 
-    /// Serves one request of a guest in this process, in absolute form, `http` or `https`, to its end or until `stop`. It stands
-    /// in the ledger when this returns. A refusal is an answer with the header [`REFUSED`].
+    /// Serves one request of a WebAssembly guest in this process, in absolute form, `http` or `https`, until it ends or `stop`. It
+    /// is in the ledger when this returns. A refusal is an answer with the header [`REFUSED`].
     pub async fn guest(
         &self,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -249,8 +251,7 @@ fn connector(env: &EnvironmentSource) -> Result<TlsConnector, EgressError> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// The variables that send a tool's programs through the proxy at `address`, and make them trust `bundle`, a path within the
-/// sandbox.
+/// The environment variables that make a tool's programs use the proxy at `address` and trust `bundle`, a path inside the sandbox.
 #[must_use]
 pub fn variables(address: SocketAddr, bundle: Option<&str>) -> Vec<(String, String)> {
     let http = format!("http://{address}");
@@ -266,7 +267,7 @@ pub fn variables(address: SocketAddr, bundle: Option<&str>) -> Vec<(String, Stri
     ] {
         all.push((name.to_owned(), value.clone()));
     }
-    // Names on an exception list would be tried without the proxy, and find no network.
+    // Programs would connect to names in `no_proxy` without the proxy, and find no network. So the list is empty.
     all.push(("no_proxy".to_owned(), String::new()));
     all.push(("NO_PROXY".to_owned(), String::new()));
     all.push(("NODE_USE_ENV_PROXY".to_owned(), "1".to_owned()));
@@ -285,7 +286,7 @@ pub fn variables(address: SocketAddr, bundle: Option<&str>) -> Vec<(String, Stri
 }
 
 impl ProxyCallState {
-    /// TLS of ours towards a server.
+    /// The TLS connector towards servers.
     fn connector(&self) -> Result<&TlsConnector, &str> {
         let make = || connector(&self.shared.env).map_err(|error| error.to_string());
         self.shared
@@ -295,26 +296,26 @@ impl ProxyCallState {
             .map_err(String::as_str)
     }
 
-    /// Whether requests to `target` are to be seen.
+    /// Whether TLS to `target` is terminated, so that the proxy sees the requests.
     fn terminates(&self, target: &PermittedTarget) -> bool {
         self.shared.terminate_all || self.wardrobe.is_bound(&target.host, target.port)
     }
 }
 
-/// A stream in both directions.
+/// A stream that can be read and written.
 pub(super) trait DuplexIo: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> DuplexIo for T {}
 
-/// Why a connection is not served any further.
+/// The reason why a connection is not served any further.
 #[derive(Debug)]
 pub(super) enum ProxyFault {
-    /// To be said to the tool, and in the trace.
+    /// A reason that is reported to the tool and recorded in the trace.
     Say {
         status: u16,
         code: &'static str,
         reason: String,
     },
-    /// One side is gone, or silent for too long, so no answer can be sent.
+    /// One side closed the connection or was silent for too long. No answer can be sent.
     Gone,
 }
 
@@ -337,7 +338,7 @@ impl ProxyFault {
     }
 }
 
-/// Waits at most `ms`; silence is the end of the connection.
+/// Runs `work` for at most `ms`. After that, the fault is [`ProxyFault::Gone`].
 async fn within<T>(ms: u64, work: impl Future<Output = Result<T, ProxyFault>>) -> Result<T, ProxyFault> {
     tokio::time::timeout(std::time::Duration::from_millis(ms), work)
         .await

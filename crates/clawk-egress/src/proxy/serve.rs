@@ -1,4 +1,4 @@
-//! Accepting connections, and telling by the first byte what is spoken.
+//! Accepts connections, and detects the protocol by the first byte.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -17,10 +17,10 @@ use super::{DuplexIo, ProxyCallState, ProxyFault, socks, within};
 use crate::record::{ConnectionMethod, OpenConnection};
 use crate::{HostPort, PermittedTarget};
 
-/// Connections at a time of all calls together, where descriptors allow as many.
+/// The maximum number of open connections of all calls together, if there are enough file descriptors.
 const MAX_CONNECTIONS_OF_ALL: usize = 1024;
 
-/// Serves until `stop`; then every connection is cut, and told.
+/// Serves until `stop`. Then every connection is cut and recorded.
 pub(super) async fn serve(call: &Arc<ProxyCallState>, listener: TcpListener, stop: impl Future<Output = ()>) {
     let mut tasks = JoinSet::new();
     tokio::select! {
@@ -30,7 +30,8 @@ pub(super) async fn serve(call: &Arc<ProxyCallState>, listener: TcpListener, sto
     tasks.shutdown().await;
 }
 
-/// Connections of all calls of this process together: each takes two descriptors, and half of all are for other work.
+/// The semaphore for connections of all calls of this process. Each connection takes two file descriptors. Half of all descriptors
+/// are left for other work.
 fn room_of_all() -> &'static Semaphore {
     static ROOM: OnceLock<Semaphore> = OnceLock::new();
     ROOM.get_or_init(|| {
@@ -54,7 +55,7 @@ async fn accept(call: &Arc<ProxyCallState>, listener: TcpListener, tasks: &mut J
         };
         match accepted {
             Ok((stream, _)) => {
-                // Only for one that has come: a listener at which nobody asks takes nothing from the others.
+                // Acquired only for an accepted connection, so that an idle listener uses no slot.
                 let Ok(of_all) = room_of_all().acquire().await else {
                     return;
                 };
@@ -64,14 +65,14 @@ async fn accept(call: &Arc<ProxyCallState>, listener: TcpListener, tasks: &mut J
                     drop((permit, of_all));
                 });
             }
-            // The listening socket itself is lost: nothing can come any more, and the trace says why.
+            // The listening socket is lost, so no connection can arrive any more. The trace records the reason.
             Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
                 let mut lost = OpenConnection::new(Arc::clone(&call.ledger), ConnectionMethod::Http);
                 lost.refuse("proxy", "the box's way out was closed while it was in use");
                 while tasks.join_next().await.is_some() {}
                 return;
             }
-            // Out of descriptors, or the like: what is open must end first.
+            // Out of file descriptors or similar: wait until open connections end.
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await, // silent-ok: tried again
         }
     }
@@ -81,7 +82,7 @@ async fn connection(call: &Arc<ProxyCallState>, mut stream: TcpStream) {
     let _ = stream.set_nodelay(true); // silent-ok: slower, not wrong
     let mut buffer = BytesMut::with_capacity(4096);
     let head_ms = call.shared.limits.head_ms;
-    // A connection on which nothing was asked leaves no trace.
+    // A connection without a request is not recorded.
     let Ok(first) = within(head_ms, first_byte(&mut stream, &mut buffer)).await else {
         return;
     };
@@ -101,7 +102,7 @@ async fn connection(call: &Arc<ProxyCallState>, mut stream: TcpStream) {
     }
 }
 
-/// The first byte of what comes; it stays in the buffer.
+/// Reads the first byte; it stays in the buffer.
 pub(super) async fn first_byte(
     stream: &mut (impl AsyncRead + Unpin),
     buffer: &mut BytesMut,
@@ -112,7 +113,8 @@ pub(super) async fn first_byte(
     buffer.first().copied().ok_or(ProxyFault::Gone)
 }
 
-/// One request of a guest in this process: it names the scheme, and TLS is ours, so that every request is seen.
+/// Serves one request of a WebAssembly guest in this process. The guest names the scheme and the proxy makes the TLS connection, so
+/// the proxy sees every request.
 pub(super) async fn guest(call: &Arc<ProxyCallState>, mut stream: Box<dyn DuplexIo>) {
     let limits = &call.shared.limits;
     let Ok(_of_all) = room_of_all().acquire().await else {
@@ -145,7 +147,7 @@ pub(super) async fn guest(call: &Arc<ProxyCallState>, mut stream: Box<dyn Duplex
     }
 }
 
-/// The head of the next request.
+/// Reads the head of the next request.
 async fn next_head(
     call: &ProxyCallState,
     stream: &mut (impl AsyncRead + Unpin),
@@ -156,7 +158,7 @@ async fn next_head(
     within(limits.head_ms, reading).await
 }
 
-/// A request in absolute form, admitted; `wrong`: ports that are not for this scheme, and why.
+/// Checks a request in absolute form. `wrong` lists ports that are not allowed for this scheme, and the reason.
 async fn whole(
     call: &ProxyCallState,
     open: &mut OpenConnection,
@@ -211,7 +213,7 @@ async fn http(
     }
 }
 
-/// Serves a request in origin form, from inside of a tunnel that ends here.
+/// Serves a request in origin form that came through a terminated tunnel.
 pub(super) async fn inside(
     call: &Arc<ProxyCallState>,
     open: OpenConnection,
@@ -247,7 +249,7 @@ async fn exchange(
     match exchange::serve(call, &mut open, stream, &mut buffer, asked).await {
         Ok(()) => {}
         Err((Some(stream), fault)) => say(open, stream, fault).await,
-        // A part of the answer is out: all that is left is to cut it.
+        // A part of the answer was sent already, so the connection can only be cut.
         Err((None, fault)) => {
             if let ProxyFault::Say { code, reason, .. } = fault {
                 open.refuse(code, reason);
@@ -256,17 +258,17 @@ async fn exchange(
     }
 }
 
-/// Notes the fault and tells the tool.
+/// Records the fault and reports it to the tool.
 async fn say(mut open: OpenConnection, mut stream: Box<dyn DuplexIo>, fault: ProxyFault) {
     note(&mut open, &fault);
-    // In the record before it is told: who reads the answer may read the record next.
+    // Record the fault first: a reader of the answer may read the record next.
     drop(open);
     if let ProxyFault::Say { status, code, reason } = fault {
         exchange::tell(&mut *stream, status, code, &reason).await;
     }
 }
 
-/// Puts a fault into the record.
+/// Writes a fault into the record.
 pub(super) fn note(open: &mut OpenConnection, fault: &ProxyFault) {
     match fault {
         ProxyFault::Say { code, reason, .. } => open.refuse(code, reason.as_str()),
@@ -277,7 +279,7 @@ pub(super) fn note(open: &mut OpenConnection, fault: &ProxyFault) {
     }
 }
 
-/// Where a `CONNECT` goes: `host:port`, and `Host` says the same.
+/// The target of a `CONNECT`: `host:port`. `Host` must be the same.
 fn connect_place(head: &RequestHead) -> Result<HostPort, ProxyFault> {
     if head.framing != BodyFraming::None {
         return Err(ProxyFault::bad("smuggling", "a CONNECT with a body"));
@@ -292,7 +294,7 @@ fn connect_place(head: &RequestHead) -> Result<HostPort, ProxyFault> {
     }
 }
 
-/// Where an absolute target of this scheme goes, and its path; `Host` says the same.
+/// The target and path of a request in absolute form with this scheme. `Host` must be the same.
 fn absolute(head: &RequestHead, scheme: &str, default: u16) -> Result<(HostPort, String), ProxyFault> {
     let rest = head
         .target
@@ -329,7 +331,7 @@ fn absolute(head: &RequestHead, scheme: &str, default: u16) -> Result<(HostPort,
     Ok((place, path))
 }
 
-/// The path of a request in origin form; `Host` must be the host that was judged.
+/// The path of a request in origin form. `Host` must be the host that was checked.
 fn origin(head: &RequestHead, target: &PermittedTarget, secure: bool) -> Result<String, ProxyFault> {
     let default = if secure { 443 } else { 80 };
     let own = HostPort {

@@ -1,4 +1,4 @@
-//! SOCKS5 (RFC 1928), as far as a tool needs it: no authentication, `CONNECT`, names and addresses.
+//! The parts of SOCKS5 (RFC 1928) that a tool needs: no authentication, `CONNECT`, names and addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,14 +9,14 @@ use tokio::net::TcpStream;
 use super::ProxyFault;
 use crate::HostPort;
 
-/// Answers of RFC 1928 §6.
+/// Reply codes of RFC 1928 §6.
 const OK: u8 = 0;
 const NOT_ALLOWED: u8 = 2;
 const UNREACHABLE: u8 = 4;
 const NO_SUCH_COMMAND: u8 = 7;
 const NO_SUCH_ADDRESS: u8 = 8;
 
-/// Reads greeting and request. A request that can't be served is answered here.
+/// Reads greeting and request. If the request can't be served, this function also answers it.
 pub(super) async fn ask(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result<HostPort, ProxyFault> {
     let bad = |what: &str| ProxyFault::bad("malformed", what);
     need(stream, buffer, 2).await?;
@@ -78,12 +78,12 @@ pub(super) async fn ask(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result
     }
 }
 
-/// The connection stands, or will when the tool has shown what it wants with it.
+/// Reports success. The connection to the server may be made later, when the first bytes show the protocol.
 pub(super) async fn accept(stream: &mut TcpStream) -> Result<(), ProxyFault> {
     reply(stream, OK).await
 }
 
-/// Why it does not.
+/// Reports a failure with this reply code.
 pub(super) async fn refuse(stream: &mut TcpStream, status: u16) {
     let code = if status >= 500 { UNREACHABLE } else { NOT_ALLOWED };
     let _ = reply(stream, code).await; // silent-ok: the tool is gone

@@ -1,9 +1,10 @@
-//! `CONNECT` and SOCKS5: what is judged of a connection whose bytes are the tool's own affair.
+//! `CONNECT` and SOCKS5 tunnels: what the proxy checks although it does not see all of the traffic.
 //!
-//! * Port 443: TLS, and the server name in its greeting is the host asked for.
-//! * Port 80: plain HTTP, each request seen.
-//! * A port that an entry names: TLS as above, or HTTP as above, or any other protocol, unseen.
-//! * A host that a secret is bound to, or strict mode: TLS ends here and each request is seen; nothing else passes.
+//! * Port 443: TLS only; the server name in the ClientHello must be the requested host.
+//! * Port 80: plain HTTP only; the proxy sees each request.
+//! * A port that an allow-list entry names: TLS or HTTP as above, or any other protocol without inspection.
+//! * A host that a secret is bound to, and every host in strict mode: the proxy terminates TLS and sees each request. Other
+//!   protocols are refused.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,16 +24,16 @@ use super::{DuplexIo, ProxyCallState, ProxyFault, exchange, socks, within};
 use crate::record::OpenConnection;
 use crate::{HostPort, PermittedTarget};
 
-/// The first byte of TLS.
+/// The first byte of a TLS connection.
 const HANDSHAKE: u8 = 22;
 
-/// Largest greeting of TLS, bytes.
+/// The maximum size of a TLS ClientHello, in bytes.
 const MAX_HELLO_BYTES: usize = 32 << 10;
 
-/// How long a port that an entry names waits for the tool to speak first, milliseconds.
+/// On a port that an entry names: how long the proxy waits for the tool to send first, in milliseconds.
 const SPEAK_MS: u64 = 300;
 
-/// How the tool is told.
+/// The protocol in which the tool gets its reply.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum TunnelReply {
     Connect,
@@ -83,7 +84,7 @@ pub(super) async fn serve(
     let port = admitted.0.port;
     let known =
         call.terminates(&admitted.0) || limits.tls_ports.contains(&port) || limits.http_ports.contains(&port);
-    // For a port that an entry names the server may speak first: then it is asked before the tool is told.
+    // On a port that an entry names, the server may send first. So connect to it before the tool gets its reply.
     let early = if known {
         None
     } else {
@@ -106,7 +107,7 @@ pub(super) async fn serve(
     }
 }
 
-/// What the tool speaks shows in its first byte.
+/// Detects the protocol by the tool's first byte.
 async fn by_first_byte(
     call: &Arc<ProxyCallState>,
     mut open: OpenConnection,
@@ -140,7 +141,7 @@ async fn by_first_byte(
     }
 }
 
-/// A port that an entry names: what begins like TLS or HTTP is judged as such, anything else is passed on.
+/// A port that an entry names: TLS and HTTP are checked as usual; other protocols are forwarded.
 async fn named(
     call: &Arc<ProxyCallState>,
     mut open: OpenConnection,
@@ -175,7 +176,7 @@ async fn named(
     }
 }
 
-/// `METHOD /`: as many bytes are read as it takes to say so or not.
+/// Whether the data starts like an HTTP request (`METHOD /`). Reads only as many bytes as needed.
 async fn begins_like_http(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result<bool, ProxyFault> {
     loop {
         let method = buffer.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
@@ -191,7 +192,7 @@ async fn begins_like_http(stream: &mut TcpStream, buffer: &mut BytesMut) -> Resu
     }
 }
 
-/// TLS from end to end: only its greeting is read.
+/// End-to-end TLS: the proxy reads only the ClientHello.
 async fn enclosed(
     call: &Arc<ProxyCallState>,
     mut open: OpenConnection,
@@ -213,7 +214,7 @@ async fn enclosed(
     }
 }
 
-/// The server name that the tool's TLS greeting asks for. The bytes stay in the buffer.
+/// The server name in the tool's ClientHello. The bytes stay in the buffer.
 async fn greeting(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result<Option<String>, ProxyFault> {
     let bad = || ProxyFault::forbidden("tls", "this is not a valid TLS greeting");
     let mut acceptor = Acceptor::default();
@@ -240,7 +241,7 @@ async fn greeting(stream: &mut TcpStream, buffer: &mut BytesMut) -> Result<Optio
 fn same_name(name: Option<&str>, target: &PermittedTarget) -> Result<(), ProxyFault> {
     match name {
         Some(name) if normal(name) == target.host => Ok(()),
-        // Addresses are not named in a greeting.
+        // A ClientHello has no server name if the target is an IP address.
         None if target.literal.is_some() => Ok(()),
         Some(name) => Err(ProxyFault::forbidden(
             "sni",
@@ -253,7 +254,7 @@ fn same_name(name: Option<&str>, target: &PermittedTarget) -> Result<(), ProxyFa
     }
 }
 
-/// Ends the tool's TLS here, and serves the request inside.
+/// Terminates the tool's TLS and serves the request inside.
 async fn terminate(
     call: &Arc<ProxyCallState>,
     mut open: OpenConnection,
@@ -300,7 +301,7 @@ async fn ended_here(
     Ok(Box::new(stream))
 }
 
-/// Copies in both directions until one side ends or nothing moves for too long.
+/// Copies in both directions until one side ends, or no data moves for too long.
 async fn pump(call: &ProxyCallState, mut stream: TcpStream, buffer: BytesMut, mut server: CountedStream) {
     let idle_ms = call.shared.limits.idle_ms;
     let first = within(idle_ms, async {

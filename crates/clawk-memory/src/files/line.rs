@@ -1,4 +1,4 @@
-//! One line of `entries.jsonl`: a change, whole or not there.
+//! One line of `entries.jsonl`: a change that is written completely or not at all.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
@@ -14,14 +14,14 @@ use serde_json::Value;
 /// The longest line that is read, bytes.
 const MAX_LINE_BYTES: u64 = 256 * 1024 * 1024;
 
-/// A link is not followed.
+/// Opens a file without following a link.
 pub(super) const NO_LINK: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 
-/// An entry as it is written.
+/// An entry in the form in which it is written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct StoredLineEntry {
     pub(super) id: String,
-    /// RFC 3339.
+    /// The time, RFC 3339.
     pub(super) at: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) key: Option<String>,
@@ -32,24 +32,24 @@ pub(super) struct StoredLineEntry {
     pub(super) mark: EntryProvenance,
 }
 
-/// A change of the store. Everything in it happens, or nothing does.
+/// A change of the store. It is applied completely or not at all.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct StoreChange {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) keep: Vec<StoredLineEntry>,
-    /// Ids of entries that are gone for good.
+    /// Ids of entries that are removed permanently.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) gone: Vec<String>,
     /// Ids of entries that are set aside.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) aside: Vec<String>,
-    /// The entry that stands for those.
+    /// The id of the entry that replaces those in `aside`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(super) instead: String,
-    /// Ids of entries that come back.
+    /// Ids of entries that are restored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) back: Vec<String>,
-    /// Vectors: entry, model, the packed bytes in hex.
+    /// Vectors, each with the entry's id, the model, and the packed bytes in hex.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) vectors: Vec<(String, String, String)>,
 }
@@ -60,12 +60,12 @@ impl StoreChange {
     }
 }
 
-/// Makes a folder, private to the user.
+/// Makes a folder that only the user can access.
 pub(super) fn make_folder(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// Refuses links in the place of folders that clawk makes below `base`: what is written there would land elsewhere.
+/// Returns an error if a folder between `base` and `folder` is a link. Through a link, files would be written to another place.
 pub(super) fn refuse_links(base: &Path, folder: &Path) -> io::Result<()> {
     for place in folder.ancestors().take_while(|place| *place != base) {
         if fs::symlink_metadata(place).is_ok_and(|facts| facts.is_symlink()) {
@@ -79,7 +79,7 @@ pub(super) fn refuse_links(base: &Path, folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What opens and seals the lines of one scope of a store.
+/// Seals and opens the lines of one scope of a store.
 #[derive(Debug, Clone)]
 pub(super) struct LineSeal {
     vault: Arc<SealKeyring>,
@@ -94,7 +94,8 @@ impl LineSeal {
         }
     }
 
-    /// Each line is sealed for its number, so that none can be exchanged, doubled or left out, but for the last ones.
+    /// The place that a line is bound to. It contains the line's number, so that lines can't be exchanged, duplicated or removed.
+    /// Only removing lines at the end is not detected.
     fn at(&self, number: usize) -> String {
         format!("{}/{number}", self.place)
     }
@@ -104,14 +105,14 @@ impl LineSeal {
     }
 }
 
-/// What a file holds.
+/// The parsed content of a file.
 #[derive(Debug)]
 pub(super) struct EntryFileContent {
     pub(super) file: File,
     pub(super) lines: Vec<StoreChange>,
-    /// Some line is sealed.
+    /// Whether any line is sealed.
     pub(super) sealed: bool,
-    /// Some line is not sealed with the current key.
+    /// Whether any line is not sealed with the current key.
     pub(super) stale: bool,
 }
 
@@ -127,15 +128,16 @@ fn parsed(path: &Path, number: usize, text: &str, closed: Option<&LineSeal>) -> 
     serde_json::from_str(opened.as_deref().unwrap_or(text)).map_err(|error| fault(error.to_string()))
 }
 
-/// Whether this is a whole line that only lacks its newline. A sealed line never counts as one, because a cut can't be seen.
+/// Whether this is a complete line that only lacks its newline. A sealed line never counts as complete, because a cut would not be
+/// visible.
 fn is_line(text: &[u8]) -> bool {
     serde_json::from_slice::<StoreChange>(text).is_ok()
 }
 
-/// Why a sealed line can't be read.
+/// The message for a sealed line without a key.
 const MISSING: &str = "it is encrypted, and its key is not given: `[memory] encryption_key`";
 
-/// Whether the file is sealed, by its first line; the line opens.
+/// Whether the file is sealed. Checks the first line, which must open with the given key.
 pub(super) fn is_sealed(path: &Path, closed: Option<&LineSeal>) -> io::Result<bool> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -149,7 +151,7 @@ pub(super) fn is_sealed(path: &Path, closed: Option<&LineSeal>) -> io::Result<bo
     parsed(path, 1, text, closed).map(|_| true)
 }
 
-/// Which file a path leads to, and how it looked: whoever else writes it changes this.
+/// The identity and the state of a file. If another process writes the file, the stamp changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct EntryFileStamp {
     device: u64,
@@ -168,19 +170,19 @@ impl EntryFileStamp {
         }
     }
 
-    /// Of an open file.
+    /// The stamp of an open file.
     pub(super) fn of_file(file: &File) -> io::Result<Self> {
         Ok(Self::of(&file.metadata()?))
     }
 
-    /// Of what lies at the path now; a link is not followed.
+    /// The stamp of the file that is at the path now. Links are not followed.
     pub(super) fn of_path(path: &Path) -> io::Result<Self> {
         Ok(Self::of(&fs::symlink_metadata(path)?))
     }
 }
 
-/// Opens the file for adding, and reads what is in it. A last line that a crash cut is taken off: it was never acknowledged. One that only
-/// lacks its end, as an editor may leave it, gets it.
+/// Reads the file and opens it for appending. If a crash cut the last line, the line is removed: it was never acknowledged. If only
+/// the newline is missing, as after some editors, it is added.
 pub(super) fn open(path: &Path, closed: Option<&LineSeal>) -> io::Result<EntryFileContent> {
     let mut file = OpenOptions::new()
         .read(true)
@@ -248,7 +250,7 @@ pub(super) fn open(path: &Path, closed: Option<&LineSeal>) -> io::Result<EntryFi
     })
 }
 
-/// The bytes of a line, with its newline. `number` is its place in the file, counted from 1.
+/// The bytes of a line with its newline. `number` is the line number, counted from 1.
 pub(super) fn bytes(line: &StoreChange, closed: Option<&LineSeal>, number: usize) -> io::Result<Vec<u8>> {
     let mut text = serde_json::to_string(line)?;
     if let Some(closed) = closed {
@@ -259,7 +261,7 @@ pub(super) fn bytes(line: &StoreChange, closed: Option<&LineSeal>, number: usize
     Ok(text.into_bytes())
 }
 
-/// Adds a line, durably; how many bytes.
+/// Appends a line durably. Returns the number of bytes.
 pub(super) fn add(
     file: &mut File,
     line: &StoreChange,
@@ -272,10 +274,10 @@ pub(super) fn add(
     Ok(u64::try_from(bytes.len()).unwrap_or(u64::MAX))
 }
 
-/// Writes a file anew, whole or not at all.
+/// Replaces a file atomically: completely or not at all.
 pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let partial = path.with_extension("new");
-    // What lies there may be a link to somebody else's file.
+    // Remove an old partial file first: it may be a link to another user's file.
     match fs::remove_file(&partial) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}

@@ -1,4 +1,4 @@
-//! Looking at stores in folders from outside of the agent, and changing what they hold while it does not run.
+//! Access to folder stores for operators: reads them from outside the agent, and changes them while the agent does not run.
 
 use std::io;
 use std::path::Path;
@@ -13,23 +13,23 @@ use clawk_recall::seal::SealKeyring;
 use super::part::FolderScopeStore;
 use super::places::{self, FolderScopeLocation};
 
-/// One scope of a store in a folder.
+/// One scope of a folder store.
 #[derive(Debug)]
 pub struct FolderScopeView {
     /// The store's name in the manifest.
     pub store: String,
-    /// `identity/NAME`, `channel/IDENTITY/CHANNEL`, or empty for everybody's.
+    /// `identity/NAME`, `channel/IDENTITY/CHANNEL`, or empty for the common scope.
     pub scope: String,
     part: FolderScopeStore,
     spec: Store,
 }
 
 impl FolderScopeView {
-    /// Every scope of every store in folders that an agent has used. `root`: `memory` in its state directory; `vault`: what opens
-    /// encrypted ones.
+    /// Lists every scope of every folder store that an agent has used. `root` is the folder `memory` of the state directory;
+    /// `vault` has the keys of encrypted stores.
     ///
     /// # Errors
-    /// A folder can't be read, or is encrypted and has no key here.
+    /// A folder can't be read, or is encrypted and its key is missing.
     pub fn all(root: &Path, vault: Option<&Arc<SealKeyring>>) -> io::Result<Vec<Self>> {
         let open = |place| Self::open(place, vault);
         places::known(root)?.into_iter().map(open).collect()
@@ -69,19 +69,19 @@ impl FolderScopeView {
         (count, report)
     }
 
-    /// How many entries.
+    /// The number of entries.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.part.count()
     }
 
-    /// The newest first, at most `limit`; or those that compaction set aside.
+    /// The newest entries first, at most `limit`. With `aside`: the entries that compaction set aside.
     #[must_use]
     pub fn newest(&self, aside: bool, limit: usize) -> Vec<EntryHit> {
         self.part.newest(aside, limit)
     }
 
-    /// By their words, the best first.
+    /// Searches entries by words, best first.
     #[must_use]
     pub fn search(&self, words: &str, limit: usize) -> Vec<EntryHit> {
         let ask = clawk_core::ports::MemorySearch {
@@ -93,13 +93,13 @@ impl FolderScopeView {
         self.part.ask(&self.spec, &ask).hits
     }
 
-    /// Entries with this id or key; those set aside by their id, too.
+    /// Entries with this id or key. Entries that were set aside are found by their id, too.
     #[must_use]
     pub fn named(&self, name: &str) -> Vec<EntryHit> {
         self.part.named(name)
     }
 
-    /// Removes an entry for good, what was set aside for it, and summaries that were made from it.
+    /// Removes an entry permanently, together with entries that were set aside for it and summaries made from it.
     ///
     /// # Errors
     /// The folder can't be written.
@@ -107,7 +107,7 @@ impl FolderScopeView {
         self.part.remove(&ConversationFilter::All, id)
     }
 
-    /// Brings back what compaction set aside: one entry or what a summary stands for, or everything; how many.
+    /// Restores entries that compaction set aside: one entry, the entries of one summary, or all. Returns how many were restored.
     ///
     /// # Errors
     /// The folder can't be written.

@@ -1,4 +1,4 @@
-//! Stores in folders: append-only lines of JSON, Markdown beside them for people, and workspaces whose entries are files.
+//! Stores in folders: append-only JSON lines, a Markdown copy for people, and workspaces whose files are the entries.
 
 mod line;
 mod look;
@@ -24,22 +24,22 @@ pub use look::FolderScopeView;
 use part::FolderScopeStore;
 use workspace::WorkspaceFolder;
 
-/// Where stores lie that name no folder, and what their paths may speak of.
+/// The default folder, and the values of template variables in paths.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The folder of stores without a `path`.
+    /// The folder for stores without a `path`.
     pub root: PathBuf,
-    /// What `~` stands for, if anything.
+    /// The home folder that replaces `~`; `None`: `~` is not allowed.
     pub home: Option<PathBuf>,
-    /// What `{tenant_id}` stands for.
+    /// The value of `{tenant_id}`.
     pub tenant: String,
-    /// A `path` may lead out of `root`. Not for a manifest that came over the wire.
+    /// Whether a `path` may lead out of `root`. It must not for a manifest that came over the network.
     pub outside: bool,
-    /// What opens and seals encrypted stores.
+    /// The keys of encrypted stores.
     pub vault: Option<Arc<SealKeyring>>,
 }
 
-/// Stores in folders. One process owns them, as it owns the state directory.
+/// The folder stores of an agent. Only one process may use them, like the state directory.
 #[derive(Debug, Clone)]
 pub struct FolderMemory {
     options: Options,
@@ -49,7 +49,7 @@ pub struct FolderMemory {
 type FolderScopesGuard<'a> = MutexGuard<'a, HashMap<PathBuf, FolderScopeStore>>;
 
 impl FolderMemory {
-    /// Nothing is opened yet.
+    /// Creates the stores; opens nothing yet.
     #[must_use]
     pub fn new(options: Options) -> Self {
         Self {
@@ -58,10 +58,10 @@ impl FolderMemory {
         }
     }
 
-    /// The folder of all places of a store. Template variables are resolved first, and what they stand for is never a path.
+    /// The base folder of a store. Template variables are replaced first; their values can't contain path separators.
     ///
     /// # Errors
-    /// The path speaks of what nobody knows, climbs, or leads out where it may not.
+    /// The path has an unknown variable, contains `..`, or leads out of the root where that is not allowed.
     pub fn base(&self, store: &Store, identity: &str) -> Result<PathBuf, MemoryError> {
         let refuse = |what: &str| Err(MemoryError::Backend(format!("store `{}`: {what}", store.name)));
         let Some(path) = store.path.as_deref() else {
@@ -100,7 +100,7 @@ impl FolderMemory {
         }
     }
 
-    /// What is encrypted of the store opens with the key that is given, and the store still says that it is.
+    /// Checks that the given key opens the store's encrypted files, and that an encrypted store's manifest still says so.
     fn is_the_key(&self, store: &Store) -> Result<(), MemoryError> {
         let known = places::known(&self.options.root).map_err(|error| backend(store, &error))?;
         for place in known
@@ -117,7 +117,7 @@ impl FolderMemory {
         Ok(())
     }
 
-    /// The folder of a store for one place.
+    /// The folder of a store for one scope.
     fn folder(&self, store: &Store, place: &Scope) -> Result<PathBuf, MemoryError> {
         let path = self.base(store, &place.identity)?;
         Ok(match Scope::of(store) {
@@ -129,7 +129,7 @@ impl FolderMemory {
         })
     }
 
-    /// Runs a job on the store's part, off the async threads.
+    /// Runs a job on one scope of the store, on a blocking thread.
     async fn on_part<T: Send + 'static>(
         &self,
         store: &Store,
@@ -144,7 +144,7 @@ impl FolderMemory {
             line::refuse_links(&base, &folder).map_err(|error| backend(&store, &error))?;
             let mut parts: FolderScopesGuard<'_> = open.lock().unwrap_or_else(PoisonError::into_inner);
             if !parts.contains_key(&folder) {
-                // Who looks later finds it, whatever the manifest says then.
+                // Recorded, so that it is found later even if the manifest changes.
                 places::note(&root, &store.name, &name, &folder).map_err(|error| backend(&store, &error))?;
             }
             opened(&mut parts, (&folder, &name), (&store, vault.as_ref()), job)
@@ -152,7 +152,7 @@ impl FolderMemory {
         .await
     }
 
-    /// Runs a job on every part that the store has, the folder with it.
+    /// Runs a job on every scope of the store; the job also gets the folder.
     async fn on_every_part<T: Send + 'static>(
         &self,
         store: &Store,
@@ -198,12 +198,13 @@ impl FolderMemory {
     }
 }
 
-/// A place of this store. One without a `path` lies below the root: another root's, from before a move or a copy, is not ours.
+/// Whether this location belongs to the store. A store without a `path` must be below the root: other locations are left over from
+/// before a move or a copy of the state.
 fn is_of(place: &places::FolderScopeLocation, store: &Store, root: &Path) -> bool {
     place.store == store.name && (store.path.is_some() || place.folder.starts_with(root))
 }
 
-/// Runs a job on a part, which is read from its folder first where it is not open.
+/// Runs a job on a scope. Reads the scope from its folder first if it is not loaded or its file has changed.
 fn opened<T>(
     parts: &mut FolderScopesGuard<'_>,
     (folder, scope): (&Path, &str),
@@ -406,8 +407,8 @@ fn backend(store: &Store, error: &std::io::Error) -> MemoryError {
     MemoryError::Backend(format!("store `{}`: {error}", store.name))
 }
 
-/// A name as one part of a path: letters, digits, `-`, `_` and `.` stay, everything else is written as its bytes, so that two names
-/// never meet and none leads anywhere.
+/// Encodes a name as one path component. Letters, digits, `-`, `_` and `.` stay; every other character is written as its bytes. Two
+/// names never collide, and no name leaves the folder.
 fn part_of_path(name: &str) -> String {
     let mut text = String::new();
     for c in name.chars() {

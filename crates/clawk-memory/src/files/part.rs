@@ -1,4 +1,4 @@
-//! One scope of a store in a folder: the lines of `entries.jsonl` folded into memory, and `entries.md` for people.
+//! One scope of a folder store: the lines of `entries.jsonl` are folded into memory, and `entries.md` is written for people.
 
 mod search;
 mod written;
@@ -22,10 +22,10 @@ use clawk_recall::{table, words};
 
 use super::line::{self, EntryFileStamp, LineSeal, StoreChange, StoredLineEntry};
 
-/// What people read; an encrypted store has none.
+/// The Markdown file for people. An encrypted store has none.
 const MARKDOWN: &str = "entries.md";
 
-/// Lines that say what is no more, before the file is written anew.
+/// How many removals the file may contain before it is rewritten.
 const MAX_DEAD: usize = 256;
 
 #[derive(Debug)]
@@ -78,26 +78,26 @@ pub(super) struct FolderScopeStore {
     next: i64,
     bytes: usize,
     dead: usize,
-    /// Lines of the file.
+    /// The number of lines in the file.
     lines: usize,
-    /// The file as this process left it; `None`: somebody else wrote at the same time.
+    /// The file's stamp after this process's last write. `None`: another process wrote at the same time.
     seen: Option<EntryFileStamp>,
     index: Index,
     embeds: bool,
     vectors: HashMap<String, PackedVectors>,
-    /// By model and entry; what is written again when the file is.
+    /// Packed vectors by model and entry; needed when the file is rewritten.
     packed: BTreeMap<(String, i64), Vec<u8>>,
     broken: bool,
-    /// What opens its lines, if anything; and whether it seals them.
+    /// Opens the lines, if a key is given, and seals new ones if the store is encrypted.
     closed: Option<LineSeal>,
     sealed: bool,
     stale: bool,
-    /// How many rows there were, and the next number, when they were last compared with each other.
+    /// The number of rows and the next row number at the last merge.
     merged: (usize, i64),
 }
 
 impl FolderScopeStore {
-    /// Reads a part. `vault` opens what is sealed; a store that says so, or was sealed, is sealed from now on.
+    /// Reads a scope. `vault` opens sealed lines. New lines are sealed if the manifest asks for encryption or the file was sealed.
     pub(super) fn open(
         folder: &Path,
         (store, scope): (&Store, &str),
@@ -134,7 +134,7 @@ impl FolderScopeStore {
         Ok(part)
     }
 
-    /// Writes it anew where a line is not sealed with the current key and should be.
+    /// Rewrites the file if lines should be sealed with the current key and are not.
     pub(super) fn seal_anew(&mut self) -> Result<(), MemoryError> {
         let markdown = self.folder.join(MARKDOWN).exists();
         if self.sealed && (self.stale || markdown) {
@@ -148,7 +148,7 @@ impl FolderScopeStore {
         self.closed.as_ref().filter(|_| self.sealed)
     }
 
-    /// A write failed: what memory holds may not be what the disk holds.
+    /// Whether a write failed. Memory and disk may then differ.
     pub(super) const fn is_broken(&self) -> bool {
         self.broken
     }
@@ -157,7 +157,7 @@ impl FolderScopeStore {
         u64::try_from(self.rows.len()).unwrap_or(u64::MAX)
     }
 
-    /// A change, on the disk and then in memory.
+    /// Applies a change: first on disk, then in memory.
     fn commit(&mut self, line: StoreChange) -> Result<(), MemoryError> {
         if line.is_empty() {
             return Ok(());
@@ -173,7 +173,7 @@ impl FolderScopeStore {
         };
         self.lines += 1;
         self.look(added);
-        // For people alone: what counts is written.
+        // `entries.md` is only for people: the change itself is durable already.
         if let Err(error) = self.tell(&told) {
             tracing::warn!(%error, store = self.store, "`entries.md` could not be written");
         }
@@ -219,7 +219,7 @@ impl FolderScopeStore {
             }
         }
         for kept in line.keep {
-            // Twice in a file that somebody edited: the later one counts, and none is left behind.
+            // An edited file may contain an entry twice: the later one counts, and the earlier one is removed.
             self.take(&kept.id);
             let at = Timestamp::parse(&kept.at).unwrap_or(Timestamp(0)); // silent-ok: written by us
             let n = self.next;
@@ -262,7 +262,7 @@ impl FolderScopeStore {
         self.packed.insert((model, n), bytes);
     }
 
-    /// Entries without a vector of this model, the newest first. Their handles name this part, too.
+    /// Entries without a vector of this model, newest first. Each handle also names this scope.
     pub(super) fn lacking(&self, model: &str, limit: usize) -> Vec<UnembeddedEntry> {
         let lacks = self
             .rows
@@ -278,7 +278,7 @@ impl FolderScopeStore {
             .collect()
     }
 
-    /// Keeps vectors of entries, by their ids, that are still there.
+    /// Stores vectors of entries by id. Entries that are gone are ignored.
     pub(super) fn add_vectors(
         &mut self,
         model: &str,
@@ -336,18 +336,18 @@ impl FolderScopeStore {
         Ok(ids)
     }
 
-    /// Retention, and what it removed is in no file any more.
+    /// Applies retention. Removed entries are also removed from the files.
     pub(super) fn expire(&mut self, store: &Store, at: Timestamp) -> Result<u64, MemoryError> {
         let gone = self.retain(store, at)?;
         self.merge(store)?;
-        // What a `keep` removed waits for this, too: it would write the files anew each time.
+        // Rewriting is delayed until here: `keep` would otherwise rewrite the files each time.
         if self.dead > 0 {
             self.rewrite()?;
         }
         Ok(gone)
     }
 
-    /// Sets aside what a later entry says as well.
+    /// Sets aside entries that a later entry repeats.
     fn merge(&mut self, store: &Store) -> Result<(), MemoryError> {
         let now = (self.rows.len(), self.next);
         if !compact::merges(store) || self.merged == now {
@@ -365,7 +365,7 @@ impl FolderScopeStore {
         })
     }
 
-    /// Retention by age, number, snapshots; compaction first where it is due.
+    /// Applies retention by age, number and snapshots. If compaction is due, it runs first.
     pub(super) fn retain(&mut self, store: &Store, at: Timestamp) -> Result<u64, MemoryError> {
         let before = self.count();
         let mut gone: Vec<String> = Vec::new();
@@ -483,7 +483,7 @@ impl FolderScopeStore {
         })
     }
 
-    /// The summary goes, what it stood for comes back.
+    /// Removes a summary and restores the entries that it replaced.
     fn undo(&mut self, summary: &str) -> Result<u64, MemoryError> {
         let stood: Vec<String> = self
             .aside

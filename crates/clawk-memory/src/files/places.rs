@@ -1,4 +1,5 @@
-//! Which folders hold which stores: a line each in `.places.jsonl`, so that retention and the verbs find them without the manifest.
+//! Records which folder holds which store, one line each in `.places.jsonl`. Retention and commands find stores through it without
+//! the manifest.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -10,10 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use super::line;
 
-/// The file, below the folder of stores without a `path`.
+/// The file's name; it is in the folder of stores without a `path`.
 const FILE: &str = ".places.jsonl";
 
-/// One scope of one store. Below the root, the folder is written relative to it, so that a root can be moved and copied.
+/// The location of one scope of one store. A folder below the root is written relative to the root, so that the root can be moved
+/// or copied.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct FolderScopeLocation {
     pub(super) store: String,
@@ -22,13 +24,13 @@ pub(super) struct FolderScopeLocation {
     pub(super) folder: PathBuf,
 }
 
-/// All that are known and still there, in order.
+/// All recorded locations that still exist, sorted.
 pub(super) fn known(root: &Path) -> io::Result<BTreeSet<FolderScopeLocation>> {
     let text = match std::fs::read_to_string(root.join(FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
         other => other?,
     };
-    // silent-ok: a line that a crash cut is written again by the next start of its store
+    // silent-ok: if a crash cut a line, the next start of its store writes it again
     let places = text
         .lines()
         .filter_map(|line| serde_json::from_str::<FolderScopeLocation>(line).ok())
@@ -39,7 +41,7 @@ pub(super) fn known(root: &Path) -> io::Result<BTreeSet<FolderScopeLocation>> {
     Ok(places.filter(|place| place.folder.is_dir()).collect())
 }
 
-/// Notes a part, once.
+/// Records a location, if it is not recorded yet.
 pub(super) fn note(root: &Path, store: &str, scope: &str, folder: &Path) -> io::Result<()> {
     let mut place = FolderScopeLocation {
         store: store.to_owned(),
@@ -59,7 +61,7 @@ pub(super) fn note(root: &Path, store: &str, scope: &str, folder: &Path) -> io::
         .create(true)
         .mode(0o600)
         .open(root.join(FILE))?;
-    // Behind a line that was cut, too.
+    // Starts with a newline, in case a crash cut the line before.
     writeln!(file, "\n{}", serde_json::to_string(&place)?)?;
     file.sync_data()
 }

@@ -1,4 +1,4 @@
-//! A workspace: a folder whose files are the entries. A file's path below the folder is its key.
+//! A workspace: a folder whose files are the entries. The key of an entry is the file's path relative to the folder.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -24,16 +24,17 @@ use serde_json::Value;
 
 use super::line::{self, StoreChange, StoredLineEntry};
 
-/// The largest file that is an entry, bytes.
+/// The maximum size of a file that counts as an entry, in bytes.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
-/// Files of a workspace that are looked at.
+/// The maximum number of files that are read in one workspace.
 const MAX_FILES: usize = 10_000;
-/// How deep folders are looked into.
+/// The maximum depth of subfolders that are read.
 const MAX_DEPTH: usize = 16;
-/// A file on its way.
+/// The temporary name of a file that is being written.
 const PARTIAL: &str = ".clawk-new";
 
-/// The folder. Where its files came from lies in a file outside of it: tools may write into the folder.
+/// The workspace's folder. The provenance of its files is recorded in a file outside of it, because tools may write into the
+/// folder.
 #[derive(Debug)]
 pub(super) struct WorkspaceFolder {
     folder: PathBuf,
@@ -41,10 +42,10 @@ pub(super) struct WorkspaceFolder {
     root: OwnedFd,
 }
 
-/// Marks by path, with the digest of the text that each holds for.
+/// By path: the provenance, and the digest of the text that it is valid for.
 type MarksByPath = HashMap<String, (String, EntryProvenance)>;
 
-/// A file as it is found.
+/// One file of the workspace.
 #[derive(Debug)]
 struct WorkspaceFile {
     path: String,
@@ -53,7 +54,7 @@ struct WorkspaceFile {
 }
 
 impl WorkspaceFolder {
-    /// `marks`: where the marks of the files lie.
+    /// Opens a workspace. `marks` is the path of the provenance file.
     pub(super) fn open(folder: PathBuf, marks: PathBuf) -> io::Result<Self> {
         line::make_folder(&folder)?;
         if let Some(folder) = marks.parent() {
@@ -63,7 +64,7 @@ impl WorkspaceFolder {
         Ok(Self { folder, marks, root })
     }
 
-    /// Opens a file below the folder; no link is followed on the way, whatever a tool has put there.
+    /// Opens a file below the folder. Links in the path are not followed, because a tool may have made them.
     fn below(&self, path: &str, flags: OFlags, mode: Mode) -> io::Result<File> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let opened = rustix::fs::openat2(&self.root, path, flags | OFlags::CLOEXEC, mode, resolve)?;
@@ -83,7 +84,7 @@ impl WorkspaceFolder {
             .ok()
             .and_then(|time| time.duration_since(UNIX_EPOCH).ok()); // silent-ok: before 1970
         let at = time.map_or(0, |time| i64::try_from(time.as_micros()).unwrap_or(i64::MAX));
-        // Not text: not an entry.
+        // Not UTF-8: ignored as an entry.
         Ok(String::from_utf8(bytes).ok().map(|text| WorkspaceFile {
             path: path.to_owned(),
             text,
@@ -91,7 +92,7 @@ impl WorkspaceFolder {
         }))
     }
 
-    /// Paths of the files below the folder, bounded; no link is followed.
+    /// Paths of the files below the folder, within the limits. Links are not followed.
     fn paths(&self) -> io::Result<Vec<String>> {
         let mut found = Vec::new();
         let mut folders = vec![(self.folder.clone(), String::new(), 0)];
@@ -126,7 +127,7 @@ impl WorkspaceFolder {
     fn mark_of(marks: &MarksByPath, content: &WorkspaceFile) -> EntryProvenance {
         let known = marks.get(&content.path);
         let known = known.filter(|(digest, _)| *digest == digest_of(content.text.as_bytes()).to_hex());
-        // A file that somebody else put there, or has changed.
+        // A file that another program created or changed.
         known
             .map(|(_, mark)| mark.clone())
             .unwrap_or_else(|| EntryProvenance {
@@ -259,7 +260,7 @@ impl WorkspaceFolder {
         Ok(Ok(()))
     }
 
-    /// The marks first: a file without one is nobody's word.
+    /// Writes the provenance first: a file without a provenance counts as untrusted.
     fn write(&self, files: &[(String, String)], line: &StoreChange) -> io::Result<()> {
         let mut log = line::open(&self.marks, None)?.file;
         line::add(&mut log, line, None, 1)?;
@@ -276,7 +277,7 @@ impl WorkspaceFolder {
         Ok(())
     }
 
-    /// The folder of a file, opened part by part so that no link is followed, and the file's name in it.
+    /// Opens the folder of a file, one component at a time so that no link is followed. Returns the folder and the file's name.
     fn parent<'p>(&self, path: &'p str, make: bool) -> io::Result<(OwnedFd, &'p str)> {
         let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));
         let mut folder = self.root.try_clone()?;
@@ -308,7 +309,7 @@ impl WorkspaceFolder {
 }
 
 fn absent(error: io::Error) -> io::Result<Option<WorkspaceFile>> {
-    // A link on the way, or gone meanwhile.
+    // A link in the path, or the file is gone now.
     let errno = rustix::io::Errno::from_io_error(&error);
     match errno {
         Some(
@@ -321,7 +322,7 @@ fn absent(error: io::Error) -> io::Result<Option<WorkspaceFile>> {
     }
 }
 
-/// A key as a path below the folder: plain names alone.
+/// Converts a key to a path below the folder. Only plain names are allowed.
 fn path_of(key: &str) -> Option<String> {
     let path = Path::new(key);
     let plain = path.components().all(|part| matches!(part, Component::Normal(_)));

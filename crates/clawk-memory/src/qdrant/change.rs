@@ -1,4 +1,4 @@
-//! Keeping, retention, compaction.
+//! Storing entries, retention and compaction on Qdrant.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,12 +14,12 @@ use super::row::{ASIDE, LIVE, PointPayload, is, owner};
 use super::server::MAX_REQUEST_BYTES;
 use super::{QdrantCollection, QdrantStoreState, live};
 
-/// How a store's entries are written.
+/// How entries of a store are written.
 #[derive(Clone, Copy)]
 struct QdrantWriteMode {
-    /// The last writer of a key wins.
+    /// Whether a new entry replaces the old one with the same key.
     replaces: bool,
-    /// With a vector by the built-in table.
+    /// Whether entries get a vector of the built-in table.
     embeds: bool,
 }
 
@@ -52,7 +52,7 @@ fn row_of(scope: &str, n: i64, at: Timestamp, bytes: usize, new: EntryInsertion)
 }
 
 impl QdrantStoreState {
-    /// The number of the next entry: greater than every one that this process wrote, and of the order of time across processes.
+    /// The number of the next entry. It is greater than every number that this process wrote, and follows time across processes.
     fn next(&mut self, at: Timestamp) -> i64 {
         self.last = self.last.saturating_add(1).max(at.0);
         self.last
@@ -101,7 +101,7 @@ impl QdrantCollection<'_> {
             }
             let row = row_of(scope, known.next(at), at, bytes, new);
             more += row.bytes;
-            // Of one key in one batch the last one counts, as between batches.
+            // If a batch has a key twice, the last entry counts, as with two batches.
             points.insert(row.at_point(way.replaces), row.point(way.replaces, way.embeds)?);
         }
         if points.is_empty() {
@@ -127,14 +127,14 @@ impl QdrantCollection<'_> {
         Ok(ids)
     }
 
-    /// Takes away for good what fulfils this.
+    /// Permanently deletes the entries that match.
     async fn purge(self, conditions: Vec<Value>) -> Result<(), MemoryError> {
         let points = self.every(conditions).await?;
         let points: Vec<String> = points.into_iter().map(|point| point.id).collect();
         self.delete(&points).await
     }
 
-    /// Retention by age, number, snapshots; compaction first where it is due.
+    /// Applies retention by age, number and snapshots. If compaction is due, it runs first.
     pub(super) async fn retain(
         self,
         known: &mut QdrantStoreState,
@@ -193,7 +193,7 @@ impl QdrantCollection<'_> {
         Ok(before.saturating_sub(left))
     }
 
-    /// What compaction would set aside now, the oldest first.
+    /// The entries that compaction would set aside now, oldest first.
     pub(super) async fn old(self, store: &Store, scope: &str) -> Result<Vec<PointPayload>, MemoryError> {
         let goes = compact::goes(store, self.count(live(scope)).await?);
         let goes = usize::try_from(goes).unwrap_or(usize::MAX);
@@ -229,12 +229,12 @@ impl QdrantCollection<'_> {
         let row = row_of(scope, known.next(at), Timestamp(last.at), bytes, new);
         let point = row.point(way.replaces, way.embeds)?;
         self.made(known).await?;
-        // The summary first: a stop between the two loses nothing.
+        // Write the summary first: a stop between the two steps then loses nothing.
         self.server.upsert(self.name, &json!([point])).await?;
         self.set_aside(&points, &instead).await
     }
 
-    /// Sets entries aside. Their vectors go; what comes back is embedded again, from the digests that were paid for.
+    /// Sets entries aside and deletes their vectors. A restored entry is embedded again from the cache of paid embeddings.
     async fn set_aside(self, points: &[String], instead: &str) -> Result<(), MemoryError> {
         if points.is_empty() {
             return Ok(());
@@ -248,7 +248,7 @@ impl QdrantCollection<'_> {
         self.drop_vectors(points).await
     }
 
-    /// Sets aside what a later entry says as well.
+    /// Sets aside entries that a later entry repeats.
     pub(super) async fn merge(
         self,
         known: &mut QdrantStoreState,
@@ -304,7 +304,7 @@ impl QdrantCollection<'_> {
             .collect())
     }
 
-    /// Keeps vectors of entries that are still there, and then notes that they have them.
+    /// Stores vectors of entries that still exist, and then records this at the entries.
     pub(super) async fn add_vectors(
         self,
         known: &mut QdrantStoreState,
@@ -340,7 +340,7 @@ impl QdrantCollection<'_> {
                 continue;
             }
             self.server.upsert(&name, &Value::Array(points)).await?;
-            // Most entries have no other model's vectors: they are told together.
+            // Most entries have no vectors of other models. They are updated in one request.
             let mut alike: BTreeMap<Vec<String>, Vec<String>> = BTreeMap::new();
             for (point, row) in rows {
                 let mut models = row.vectors;
@@ -355,10 +355,10 @@ impl QdrantCollection<'_> {
     }
 }
 
-/// Vectors that go in one request: so many of 16,384 numbers stay below what the server takes.
+/// How many vectors go into one request. With 16,384 dimensions each, the request stays below the server's limit.
 const PAGE_OF_VECTORS: usize = 128;
 
-/// The points of these entries.
+/// The point ids of these entries.
 pub(super) fn points_of(store: &Store, rows: &[PointPayload]) -> Vec<String> {
     let replaces = replaces(store.kind);
     rows.iter().map(|row| row.at_point(replaces)).collect()

@@ -1,4 +1,4 @@
-//! Looking at stores from outside of the agent.
+//! Access to stores for operators, from outside the agent.
 
 use std::collections::BTreeMap;
 

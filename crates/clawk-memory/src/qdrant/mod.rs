@@ -1,8 +1,8 @@
 //! Memory stores on a Qdrant server (CKP §5.6, R21), over its HTTP API.
 //!
-//! A store is a collection of entries; the vectors of each embedding model are a collection beside it, whose points have the same ids.
-//! Qdrant knows no transactions: what must happen together is one operation of the server, or comes in an order in which a stop between
-//! two of them shows an entry twice rather than never, and the same request again ends it.
+//! A store is a collection of entries. The vectors of each embedding model are in another collection; their points have the same
+//! ids. Qdrant has no transactions. So changes that belong together are one server operation, or are ordered so that a stop between
+//! two steps shows an entry twice instead of losing it. Repeating the request completes the change.
 
 mod change;
 mod look;
@@ -30,10 +30,10 @@ use row::{LIVE, PointPayload, is, scope_name};
 pub use server::Options;
 use server::QdrantServer;
 
-/// Points that one request names or brings, at most.
+/// The maximum number of points in one request or answer.
 const PAGE: usize = 1000;
 
-/// `backend: qdrant`.
+/// Whether the store has `backend: qdrant`.
 #[must_use]
 pub fn is_on_qdrant(store: &Store) -> bool {
     store.backend == Some(StoreBackend::Qdrant)
@@ -43,20 +43,21 @@ pub fn is_on_qdrant(store: &Store) -> bool {
 #[derive(Debug)]
 pub struct QdrantMemory {
     server: QdrantServer,
-    /// How this agent's collections begin.
+    /// The prefix of this agent's collection names.
     prefix: String,
-    /// By collection. Whoever changes a store holds its own, so that in this process nothing comes between a look and a change.
+    /// State by collection. A writer locks its collection's state, so that no other task of this process changes the collection
+    /// between a read and a write.
     open: Mutex<BTreeMap<String, Arc<Mutex<QdrantStoreState>>>>,
 }
 
-/// What this process knows of a store.
+/// The state of one store that this process remembers.
 #[derive(Debug, Default)]
 struct QdrantStoreState {
-    /// Collections that are there with their indexes.
+    /// Collections that are known to exist, with their indexes.
     made: BTreeSet<String>,
     /// The number of the newest entry.
     last: i64,
-    /// By scope: how many entries there were, and the newest one's number, when they were last compared with each other.
+    /// By scope: the number of entries and the newest entry's number at the last merge.
     merged: BTreeMap<String, (u64, i64)>,
 }
 
@@ -83,8 +84,8 @@ struct QdrantPoint {
     payload: Option<PointPayload>,
 }
 
-/// A name as a part of a collection's: letters, digits, `-` and `_` stay, everything else is written as its bytes, so that two names
-/// never meet.
+/// Encodes a name for a collection's name. Letters, digits, `-` and `_` stay; every other character is written as its bytes, so
+/// that two names never collide.
 fn part_of_name(name: &str) -> String {
     let mut text = String::new();
     for byte in name.bytes() {
@@ -99,10 +100,10 @@ fn part_of_name(name: &str) -> String {
 }
 
 impl QdrantMemory {
-    /// The stores of the agent with this name. The server is connected to at the first question.
+    /// Creates the stores of the agent with this name. The connection is opened at the first request.
     ///
     /// # Errors
-    /// The address is none, or an API key would cross the network readable.
+    /// The address is invalid, or an API key would be sent over an unencrypted connection.
     pub fn new(options: &Options, agent: &str, env: &EnvironmentSource) -> Result<Self, String> {
         Ok(Self {
             server: QdrantServer::new(options, env)?,
@@ -119,11 +120,11 @@ impl QdrantMemory {
         Arc::clone(self.open.lock().await.entry(name.to_owned()).or_default())
     }
 
-    /// Brings back what compaction set aside of a place: one entry or what a summary stands for, or everything. Returns how many
-    /// entries came back.
+    /// Restores entries of a scope that compaction set aside: one entry, the entries of one summary, or all. Returns how many
+    /// entries were restored.
     ///
     /// # Errors
-    /// The server is away or refuses.
+    /// The server is unreachable or refuses.
     pub async fn restore(&self, store: &Store, place: &Scope, id: Option<&str>) -> Result<u64, MemoryError> {
         let name = self.name(store);
         let known = self.known(&name).await;
@@ -140,18 +141,18 @@ impl QdrantMemory {
     }
 }
 
-/// A filter of conditions that all hold.
+/// A filter that requires all conditions.
 fn all(conditions: impl IntoIterator<Item = Value>) -> Value {
     json!({"must": conditions.into_iter().collect::<Vec<_>>()})
 }
 
-/// Entries of a scope that count.
+/// The conditions for live entries of a scope.
 fn live(scope: &str) -> Vec<Value> {
     vec![is("scope", scope), is("state", LIVE)]
 }
 
 impl QdrantCollection<'_> {
-    /// The collection of a model's vectors.
+    /// The name of the collection with this model's vectors.
     fn of_model(self, model: &str) -> String {
         let hex = digest_of(model.as_bytes()).to_hex();
         format!("{}.{}", self.name, hex.get(..16).unwrap_or(&hex))
@@ -171,12 +172,12 @@ impl QdrantCollection<'_> {
         Ok(count.map_or(0, |count| count.count))
     }
 
-    /// How many entries of each value of a field count: of every scope, or of the sizes.
+    /// Counts live entries by each value of a field, for example by scope or by size.
     async fn counted(self, field: &str) -> Result<Vec<(Value, u64)>, MemoryError> {
         self.counted_of(LIVE, field).await
     }
 
-    /// The same of entries in this state.
+    /// Counts entries in this state by each value of a field.
     async fn counted_of(self, state: &str, field: &str) -> Result<Vec<(Value, u64)>, MemoryError> {
         #[derive(Deserialize)]
         struct FacetHit {
@@ -194,8 +195,8 @@ impl QdrantCollection<'_> {
         Ok(hits.map(|one| (one.value, one.count)).collect())
     }
 
-    /// The first entries by a number field; of those that are equal in it, by their own order. More than [`PAGE`] equal ones at the end
-    /// may be any of them.
+    /// The first `limit` entries, ordered by a number field and then by entry number. If more than [`PAGE`] entries at the end have
+    /// equal values, any of them may be returned.
     async fn ordered(
         self,
         conditions: Vec<Value>,
@@ -233,7 +234,7 @@ impl QdrantCollection<'_> {
         Ok(rows)
     }
 
-    /// All points that fulfil this, in no order.
+    /// All matching points, in no order.
     async fn every(self, conditions: Vec<Value>) -> Result<Vec<QdrantPoint>, MemoryError> {
         let filter = all(conditions);
         let (mut points, mut offset) = (Vec::new(), None);
@@ -252,12 +253,12 @@ impl QdrantCollection<'_> {
         }
     }
 
-    /// The names of the collections of vectors beside this one.
+    /// The names of the vector collections that belong to this store.
     async fn vector_collections(self) -> Result<Vec<String>, MemoryError> {
         self.server.beginning(&format!("{}.", self.name)).await
     }
 
-    /// Takes vectors away, wherever they are.
+    /// Deletes the vectors of these points from all vector collections.
     async fn drop_vectors(self, points: &[String]) -> Result<(), MemoryError> {
         for name in self.vector_collections().await? {
             for page in points.chunks(PAGE) {
@@ -268,7 +269,7 @@ impl QdrantCollection<'_> {
         Ok(())
     }
 
-    /// Takes entries away for good; their vectors first, so that none outlives its entry.
+    /// Permanently deletes entries. Deletes their vectors first, so that no vector remains without its entry.
     async fn delete(self, points: &[String]) -> Result<(), MemoryError> {
         if points.is_empty() {
             return Ok(());

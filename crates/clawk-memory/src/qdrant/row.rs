@@ -1,4 +1,4 @@
-//! An entry as a point of a collection.
+//! Converts an entry to a point of a collection and back.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,13 @@ use clawk_trace::chain::digest_of;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The vector by the built-in table.
+/// The name of the vector from the built-in table.
 pub(super) const STATIC: &str = "static";
 
-/// The sparse vector of an entry's words; the server weighs each by how rare it is.
+/// The name of the sparse vector of an entry's words. The server weighs each word by its rarity.
 pub(super) const WORDS: &str = "words";
 
-/// What is filtered and ordered by.
+/// The payload fields that are indexed for filters and order, with their types.
 pub(super) const FIELDS: [(&str, &str); 10] = [
     ("scope", "keyword"),
     ("state", "keyword"),
@@ -31,49 +31,49 @@ pub(super) const FIELDS: [(&str, &str); 10] = [
     ("bytes", "integer"),
 ];
 
-/// It counts.
+/// The state of a normal entry.
 pub(super) const LIVE: &str = "live";
-/// Compaction set it aside.
+/// The state of an entry that compaction set aside.
 pub(super) const ASIDE: &str = "aside";
 
-/// A point's payload.
+/// The payload of a point.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct PointPayload {
     pub(super) id: String,
     pub(super) scope: String,
-    /// Of two entries of one moment, the later one's is greater.
+    /// The entry's number. Of two entries with the same time, the later one has the greater number.
     pub(super) n: i64,
     /// Microseconds since 1970.
     pub(super) at: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) key: Option<String>,
-    /// As [`owner`] writes it.
+    /// The conversation, in the form that [`owner`] writes.
     pub(super) whose: String,
     pub(super) state: String,
-    /// The id of the entry that stands for it.
+    /// The id of the entry that replaces this one.
     pub(super) instead: String,
-    /// Of content and metadata.
+    /// The size of content and metadata, in bytes.
     pub(super) bytes: u64,
-    /// JSON as text, so that no server rounds a number.
+    /// The content as JSON text, so that no server rounds a number.
     pub(super) content: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) metadata: Option<String>,
     pub(super) mark: EntryProvenance,
-    /// The models whose vectors it has, each in a collection of its own.
+    /// The models whose vectors this entry has. Each model has its own collection.
     pub(super) vectors: Vec<String>,
 }
 
-/// A scope's name in a filter: never empty.
+/// A scope's name for a filter; never empty.
 pub(super) fn scope_name(part: &str) -> String {
     format!("/{part}")
 }
 
-/// A conversation's name in a filter: never empty.
+/// A conversation's name for a filter; never empty.
 pub(super) fn owner(whose: &str) -> String {
     format!("/{whose}")
 }
 
-/// The condition on whose entries count, if there is one.
+/// The condition on the conversation; `None` if all conversations count.
 pub(super) fn of_owner(whose: &ConversationFilter) -> Option<Value> {
     match whose {
         ConversationFilter::All => None,
@@ -90,7 +90,8 @@ pub(super) fn is(key: &str, value: &str) -> Value {
     json!({"key": key, "match": {"value": value}})
 }
 
-/// The words of a text as a sparse vector's numbers; two words may share one, which ranking by the text itself puts right.
+/// The indices of the sparse vector of a text's words. Two words may have the same index; the later ranking by the text corrects
+/// this.
 pub(super) fn sparse<'a>(stems: impl IntoIterator<Item = &'a str>) -> Vec<u32> {
     let number = |stem: &str| {
         let [a, b, c, d, ..] = digest_of(stem.as_bytes()).0;
@@ -100,11 +101,11 @@ pub(super) fn sparse<'a>(stems: impl IntoIterator<Item = &'a str>) -> Vec<u32> {
     numbers.into_iter().collect()
 }
 
-/// A point's id: the same for the same entry of the same scope, whoever writes it.
+/// A point's id: always the same for the same entry of the same scope, on every host.
 pub(super) fn point_id(scope: &str, what: &str) -> String {
     let hex = digest_of(format!("{scope}\n{what}").as_bytes()).to_hex();
     let part = |from: usize, to: usize| hex.get(from..to).unwrap_or_default();
-    // Its version and variant say "made by us" (RFC 9562, version 8).
+    // UUID version 8 (RFC 9562), which is for application-defined ids.
     format!(
         "{}-{}-8{}-8{}-{}",
         part(0, 8),
@@ -139,7 +140,7 @@ impl PointPayload {
         }
     }
 
-    /// The point; `replaces`: the entry of a key stands where the one before it stood.
+    /// Builds the point. With `replaces`, it replaces the point of the earlier entry with the same key.
     pub(super) fn point(&self, replaces: bool, embeds: bool) -> Result<Value, MemoryError> {
         let text = self.text();
         let stems: BTreeSet<String> = index::stems(&text).collect();
@@ -156,7 +157,7 @@ impl PointPayload {
         Ok(json!({"id": self.at_point(replaces), "payload": payload, "vector": vector}))
     }
 
-    /// Its point's id.
+    /// The id of this entry's point.
     pub(super) fn at_point(&self, replaces: bool) -> String {
         match self.key.as_deref().filter(|_| replaces) {
             Some(key) => point_id(&self.scope, &format!("key {key}")),

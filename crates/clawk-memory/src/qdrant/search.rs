@@ -1,4 +1,4 @@
-//! Finding entries: by words, by meaning, by key, by time.
+//! Search on Qdrant: by words, by vectors, by key, by time.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 use super::row::{PointPayload, STATIC, WORDS, is, of_owner, sparse};
 use super::{PointPage, QdrantCollection, QdrantPoint, all, live};
 
-/// Entries whose text is looked at for one question.
+/// The maximum number of entries whose text is scored for one question.
 const MAX_RANKED: usize = 256;
 
-/// Names an entry in a ranking: its number first, so that of two alike the newer one comes first; then its place among the found.
+/// Identifies an entry in a ranking: its number, then its index in [`FoundRows`]. Of two equal entries the newer one comes first.
 type RankKey = (i64, usize);
 
-/// Entries that a question found, each once.
+/// The entries that a query found, each once.
 #[derive(Default)]
 struct FoundRows {
     rows: Vec<PointPayload>,
@@ -48,7 +48,7 @@ impl FoundRows {
     }
 }
 
-/// Counts here are far below 2^53.
+/// Converts a count; the counts here are far below 2^53, so this is exact.
 #[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
 const fn real(count: u64) -> f64 {
     count as f64
@@ -130,7 +130,8 @@ impl QdrantCollection<'_> {
         })
     }
 
-    /// By words: the server finds those with the rarest ones, and tells how rare each is; the texts themselves decide.
+    /// Searches by words. The server finds entries with the rarest words and tells how rare each word is. The texts are then scored
+    /// here.
     async fn by_words(
         self,
         conditions: &[Value],
@@ -157,7 +158,7 @@ impl QdrantCollection<'_> {
                 "with_payload": with_payload,
             })
         };
-        // The score of an entry for one word alone is how rare the word is.
+        // In a search for one word alone, the best score is the word's rarity.
         let asked: Vec<&Vec<u32>> = stems.iter().filter(|numbers| !numbers.is_empty()).collect();
         let mut searches: Vec<Value> = asked.iter().map(|numbers| query(numbers, 1, false)).collect();
         let every: Vec<u32> = every.into_iter().collect();
@@ -197,7 +198,7 @@ impl QdrantCollection<'_> {
         Ok(ranked)
     }
 
-    /// By meaning, the nearest first.
+    /// Searches by vectors, nearest first.
     async fn near(
         self,
         way: &VectorQuery,
@@ -231,7 +232,7 @@ impl QdrantCollection<'_> {
             .collect())
     }
 
-    /// The vectors are in a collection of their own; the entries of the nearest are fetched behind them.
+    /// Searches the model's vector collection, and then fetches the entries of the nearest vectors.
     async fn near_by_model(
         self,
         way: &VectorQuery,

@@ -1,4 +1,4 @@
-//! Qdrant's HTTP API, as much of it as stores need.
+//! A client for the parts of Qdrant's HTTP API that stores need.
 
 use std::time::Duration;
 
@@ -12,28 +12,28 @@ use serde_json::{Value, json};
 
 use super::row::{FIELDS, STATIC, WORDS};
 
-/// The largest answer that is read, bytes.
+/// The maximum size of an answer, in bytes.
 const MAX_ANSWER_BYTES: u64 = 256 * 1024 * 1024;
 
-/// The largest request, bytes; Qdrant refuses more than 32 MiB unless it is told otherwise.
+/// The maximum size of a request, in bytes. Qdrant's default limit is 32 MiB.
 pub(super) const MAX_REQUEST_BYTES: usize = 31 * 1024 * 1024;
 
-/// Where a Qdrant server is.
+/// The address of a Qdrant server, and how to connect to it.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Its base address, http or https.
+    /// The base address, http or https.
     pub url: String,
-    /// What it wants in the header `api-key`.
+    /// The value of the header `api-key`.
     pub api_key: Option<Secret>,
-    /// How every collection's name begins.
+    /// The prefix of every collection's name.
     pub prefix: String,
-    /// The longest wait for a connection.
+    /// The time limit for connecting.
     pub connect_timeout: Duration,
-    /// The longest wait for one answer.
+    /// The time limit for one answer.
     pub operation_timeout: Duration,
 }
 
-/// One server.
+/// A client of one server.
 #[derive(Debug)]
 pub(super) struct QdrantServer {
     client: EgressClient,
@@ -46,7 +46,7 @@ fn millis(wait: Duration) -> u64 {
     u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Whether only this machine hears it.
+/// Whether this address is on the local machine.
 fn is_loopback(url: &Url) -> bool {
     match url.host_str() {
         Some("localhost" | "[::1]") => true,
@@ -58,7 +58,7 @@ fn is_loopback(url: &Url) -> bool {
 }
 
 impl QdrantServer {
-    /// Nothing is connected yet.
+    /// Creates a client; does not connect yet.
     pub(super) fn new(options: &Options, env: &EnvironmentSource) -> Result<Self, String> {
         let fault = |what: String| format!("`[qdrant] url`: {what}");
         let mut base = Url::parse(&options.url).map_err(|error| fault(error.to_string()))?;
@@ -106,7 +106,7 @@ impl QdrantServer {
         MemoryError::Backend(format!("Qdrant at {}: {what}", self.at))
     }
 
-    /// One request; `None`: there is no such collection.
+    /// Sends one request. `None`: the collection does not exist.
     async fn ask<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -118,7 +118,7 @@ impl QdrantServer {
             parts.pop_if_empty().extend(path);
         }
         if matches!(method, Method::PUT | Method::POST | Method::DELETE) {
-            // What is acknowledged is there.
+            // Wait until the change is durable before the server acknowledges it.
             url.set_query(Some("wait=true"));
         }
         let body = body.map(Value::to_string).unwrap_or_default();
@@ -160,14 +160,14 @@ impl QdrantServer {
         self.ask(Method::POST, &path, Some(body)).await
     }
 
-    /// A change that must happen.
+    /// Sends a change. Returns an error if the collection does not exist.
     pub(super) async fn change(&self, name: &str, path: &[&str], body: &Value) -> Result<(), MemoryError> {
         let done: Option<Value> = self.post(name, path, body).await?;
         done.map(drop)
             .ok_or_else(|| self.fault(&format!("collection `{name}` is gone")))
     }
 
-    /// Writes points, instead of those that are there. One operation of the server: all of them, or none.
+    /// Writes points and replaces existing ones. It is one server operation: all points are written, or none.
     pub(super) async fn upsert(&self, name: &str, points: &Value) -> Result<(), MemoryError> {
         let path = ["collections", name, "points"];
         let body = json!({ "points": points });
@@ -176,7 +176,7 @@ impl QdrantServer {
             .ok_or_else(|| self.fault(&format!("collection `{name}` is gone")))
     }
 
-    /// All collections whose names begin so.
+    /// All collections whose names start with `with`.
     pub(super) async fn beginning(&self, with: &str) -> Result<Vec<String>, MemoryError> {
         #[derive(serde::Deserialize)]
         struct CollectionName {
@@ -210,7 +210,7 @@ impl QdrantServer {
             let made = self
                 .ask::<Value>(Method::PUT, &["collections", name], Some(body))
                 .await;
-            // Another process may have made it meanwhile.
+            // Another process may have created it in the meantime.
             if let Err(error) = made
                 && !self.is_there(name).await?
             {
@@ -226,7 +226,7 @@ impl QdrantServer {
         Ok(())
     }
 
-    /// The collection of a store's entries.
+    /// Creates the collection of a store's entries.
     pub(super) async fn make_entries(&self, name: &str) -> Result<(), MemoryError> {
         let body = json!({
             "vectors": {STATIC: {"size": clawk_recall::table::DIMENSIONS, "distance": "Cosine"}},
@@ -235,7 +235,7 @@ impl QdrantServer {
         self.make(name, &body, &FIELDS).await
     }
 
-    /// The collection of a model's vectors.
+    /// Creates the collection of a model's vectors.
     pub(super) async fn make_vectors(&self, name: &str, size: usize) -> Result<(), MemoryError> {
         let body = json!({"vectors": {"size": size, "distance": "Cosine"}});
         self.make(name, &body, &[("scope", "keyword"), ("whose", "keyword")])

@@ -1,4 +1,4 @@
-//! Bringing back what compaction set aside, and forgetting.
+//! Restoring entries that compaction set aside, and deleting entries.
 
 use clawk_core::ports::MemoryError;
 use clawk_recall::entry::{ConversationFilter, EntryHit};
@@ -18,7 +18,8 @@ impl QdrantCollection<'_> {
         Ok(u64::try_from(points.len()).unwrap_or(u64::MAX))
     }
 
-    /// What a summary stands for comes back, and the summary goes: in this order, so that a stop between loses nothing.
+    /// Restores the entries that a summary replaced, then deletes the summary. In this order, a stop between the steps loses
+    /// nothing.
     async fn dissolve(self, scope: &str, summary: &str) -> Result<u64, MemoryError> {
         let mut stood = aside(scope);
         stood.push(is("instead", summary));
@@ -43,7 +44,7 @@ impl QdrantCollection<'_> {
             return Ok(back);
         }
         loop {
-            // The newest first: a summary of summaries dissolves before they do.
+            // The newest first: a summary of summaries is dissolved before them.
             let newest = self.ordered(aside(scope), ("n", true), 1).await?;
             let Some(PointPayload { instead, .. }) = newest.into_iter().next() else {
                 return Ok(back);
@@ -58,7 +59,8 @@ impl QdrantCollection<'_> {
         }
     }
 
-    /// Removes an entry, what it stands for with it; a summary that was made of it goes, and what else that stood for comes back.
+    /// Removes an entry and the entries that it replaced. A summary made from it is removed too, and its other entries are
+    /// restored.
     pub(super) async fn remove(
         self,
         scope: &str,

@@ -1,5 +1,5 @@
-//! `denied_paths`: a path with all that is below it, or a pattern. What a box and a judge compare with are real names, so each entry
-//! is also resolved to the places that it leads to on this host: through links, `..` and the names of mounts.
+//! `denied_paths`: an entry is a path (including everything below it) or a pattern. Sandboxes and file checks compare real paths.
+//! So each entry is also resolved to its real paths on this host: through links, `..` and mount names.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -11,37 +11,38 @@ use serde::{Deserialize, Serialize};
 use super::Filesystem;
 use crate::preflight::path::lexical;
 
-/// Links on one way, as the kernel's limit.
+/// The maximum number of links in one path; the kernel has the same limit.
 const MAX_LINKS: usize = 40;
-/// Links after which a chain of them is taken for a circle.
+/// A chain with more links than this is treated as a cycle.
 const MAX_CHAIN: usize = 1_024;
 
-/// Entries of folders that are looked at for links that fit a pattern, for one entry of `denied_paths`.
+/// For one `denied_paths` entry: how many folder entries are checked for links that match a pattern.
 const MAX_ENTRIES: usize = 50_000;
 
-/// Rules that one plan may have.
+/// The maximum number of rules in one plan.
 const MAX_RULES: usize = 4_096;
 
-/// Alternatives (`{a,b}`) of one pattern.
+/// The maximum number of alternatives (`{a,b}`) in one pattern.
 const MAX_ALTERNATIVES: usize = 64;
 
-/// Every home folder, because the entry does not say which user is meant.
+/// All home folders. `~` in an entry means each of them, because the entry does not say which user it means.
 const HOMES: &str = "{/root,/home/*,/Users/*}";
 
-/// What a pattern is made of.
+/// Characters that make an entry a pattern.
 const SPECIAL: [char; 4] = ['*', '?', '[', '{'];
 
-/// A `denied_paths` entry: a path with all that is below it, or a glob.
+/// One `denied_paths` entry: a path (including everything below it), or a glob.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(into = "SerializedDenied", try_from = "SerializedDenied")]
 pub struct Denied {
     text: String,
     glob: Option<GlobMatcher>,
-    /// The entry that leads to this place.
+    /// The entry that this place was resolved from; `None` for an entry of the manifest.
     origin: Option<String>,
 }
 
-/// A [`Denied`] between processes. A path may hold characters that a pattern is made of.
+/// The form of a [`Denied`] that is sent between processes. A separate field marks patterns, because a path may contain pattern
+/// characters.
 #[derive(Clone, Serialize, Deserialize)]
 struct SerializedDenied {
     text: String,
@@ -69,7 +70,7 @@ impl TryFrom<SerializedDenied> for Denied {
 }
 
 impl TryFrom<String> for Denied {
-    /// What can't be read.
+    /// The message if the pattern can't be compiled.
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -90,7 +91,7 @@ impl TryFrom<String> for Denied {
     }
 }
 
-/// The text with `~` written out.
+/// The text with `~` expanded.
 fn pattern_of(text: &str) -> String {
     match text.strip_prefix('~') {
         Some(below) if below.is_empty() || below.starts_with('/') => format!("{HOMES}{below}"),
@@ -99,7 +100,7 @@ fn pattern_of(text: &str) -> String {
 }
 
 impl Denied {
-    /// Exactly this path and all that is below it.
+    /// A rule that denies exactly this path and everything below it.
     #[must_use]
     pub fn place(path: impl AsRef<Path>) -> Self {
         Self {
@@ -109,19 +110,19 @@ impl Denied {
         }
     }
 
-    /// As the manifest says it.
+    /// The entry as written in the manifest.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The entry that leads to this place through a link, a `..` or a mount's name; `None`: it is an entry itself.
+    /// The entry that leads to this place through a link, a `..` or a mount name. `None`: this is an entry of the manifest itself.
     #[must_use]
     pub fn origin(&self) -> Option<&str> {
         self.origin.as_deref()
     }
 
-    /// The same rule where its fixed part is called otherwise.
+    /// Returns the same rule with its fixed part replaced by `fixed`.
     pub fn moved(&self, fixed: &Path) -> Result<Self, String> {
         match self.is_pattern() {
             true => {
@@ -132,13 +133,14 @@ impl Denied {
         }
     }
 
-    /// It is a pattern, and not one path.
+    /// Whether this entry is a pattern.
     #[must_use]
     pub fn is_pattern(&self) -> bool {
         self.glob.is_some()
     }
 
-    /// Whether moving a folder above a denied path could take the path out of the rule. A pattern for a last name applies anywhere.
+    /// Whether moving a parent folder could take a denied path out of the rule. A pattern for a last name applies everywhere, so it
+    /// does not depend on the place.
     pub fn depends_on_place(&self) -> bool {
         let anywhere = self
             .text
@@ -147,7 +149,7 @@ impl Denied {
         !(self.is_pattern() && anywhere)
     }
 
-    /// The folder that all that fits a pattern lies in, as far as the text says it; the whole path of one that is none.
+    /// The longest folder that contains all matches of a pattern, as far as the text shows. For a plain path: the whole path.
     pub fn fixed_part(&self) -> &str {
         if !self.is_pattern() {
             return &self.text;
@@ -162,7 +164,7 @@ impl Denied {
             .unwrap_or(".")
     }
 
-    /// The path is the denied one, lies below it, or a parent or the path itself fits the glob.
+    /// Whether the path is denied: it is the denied path or below it, or the glob matches the path or one of its parents.
     #[must_use]
     pub fn covers(&self, absolute: &Path, workdir: &Path) -> bool {
         match &self.glob {
@@ -173,13 +175,14 @@ impl Denied {
         }
     }
 
-    /// Whether something exists under this name now. A pattern always counts, because a fitting file may appear anywhere.
+    /// Whether something with this name exists now. A pattern always counts as existing, because a matching file may appear at any
+    /// time.
     #[must_use]
     pub fn names_something(&self, base: &Path) -> bool {
         self.is_pattern() || base.join(&self.text).symlink_metadata().is_ok()
     }
 
-    /// The places that this entry leads to now, under their real names, where its text does not cover them.
+    /// The real paths that this entry leads to now and that its own text does not cover.
     fn leads_to(&self, base: &Path) -> Result<Vec<Self>, String> {
         let mut all = Vec::new();
         let wholes: Vec<PathBuf> = match self.is_pattern() {
@@ -206,7 +209,7 @@ impl Denied {
                 }
             }
         }
-        // A file may be called as a pattern is written.
+        // A file name may look like a pattern.
         let literal = lexical(base, Path::new(&self.text));
         if self.is_pattern() && literal.symlink_metadata().is_ok() {
             all.push(Self::place(literal));
@@ -215,7 +218,7 @@ impl Denied {
         Ok(all.into_iter().map(|one| self.leading(one)).collect())
     }
 
-    /// A place that this entry leads to.
+    /// Marks `place` as resolved from this entry.
     fn leading(&self, place: Self) -> Self {
         let origin = self.origin.as_ref().unwrap_or(&self.text);
         Self {
@@ -224,7 +227,7 @@ impl Denied {
         }
     }
 
-    /// The same rule by the name that a mount gives to what it denies: of `real`, which the mount calls `named`.
+    /// This rule under a mount's name: the mount shows the folder `real` as `named`.
     fn in_mount(&self, real: &Path, named: &Path, base: &Path) -> Option<Self> {
         let fixed = lexical(base, Path::new(self.fixed_part()));
         let moved = named.join(fixed.strip_prefix(real).ok()?); // silent-ok: it lies elsewhere
@@ -233,18 +236,18 @@ impl Denied {
     }
 }
 
-/// The pattern `rest` below a folder that may be called as a pattern is written.
+/// The pattern `rest` below `folder`. The folder's own name may contain pattern characters.
 fn below(folder: &Path, rest: &[String]) -> String {
     let fixed = globset::escape(&folder.to_string_lossy());
     format!("{}/{}", fixed.trim_end_matches('/'), rest.join("/"))
 }
 
 impl Filesystem {
-    /// Adds each rule of `denied_paths` under the real names of the places that it leads to now, and under the names that mounts
-    /// give them.
+    /// For each rule of `denied_paths`, adds rules for the real paths that it leads to now, and for the names that mounts give to
+    /// them.
     ///
     /// # Errors
-    /// An entry leads to more than can be held.
+    /// An entry leads to more paths than a plan can hold.
     pub(crate) fn resolve_denied(&mut self, base: &Path) -> Result<(), String> {
         if self.denied.is_empty() {
             return Ok(());
@@ -280,7 +283,7 @@ impl Filesystem {
     }
 }
 
-/// A part of a path.
+/// One part of a path: a plain name or a pattern.
 #[derive(Clone)]
 enum DeniedPathPart {
     Up,
@@ -308,7 +311,7 @@ impl DeniedPathPart {
         Self::of_path(path).into_iter().map(part).collect()
     }
 
-    /// As a part of a pattern.
+    /// This part as pattern text. Plain names are escaped.
     fn text(&self) -> String {
         match self {
             Self::Up => "..".to_owned(),
@@ -318,14 +321,14 @@ impl DeniedPathPart {
     }
 }
 
-/// One way over this host's links, on the way.
+/// The state of one walk through the links of this host.
 #[derive(Clone)]
 struct LinkWalk {
-    /// Where it has come, really.
+    /// The real path reached so far.
     done: PathBuf,
     ahead: VecDeque<DeniedPathPart>,
     links: usize,
-    /// The path left the place that the entry's own text covers.
+    /// Whether the walk has left the place that the entry's own text covers.
     elsewhere: bool,
 }
 
@@ -341,7 +344,7 @@ impl LinkWalk {
 }
 
 impl LinkWalk {
-    /// Past a link: its target comes before what follows.
+    /// Follows a link: puts the parts of its target before the remaining parts.
     fn through(&mut self, target: &Path) {
         self.links += 1;
         if target.is_absolute() {
@@ -353,7 +356,7 @@ impl LinkWalk {
         self.elsewhere = true;
     }
 
-    /// Whether its links form a circle: there are more of them than in any chain of links that ends.
+    /// Whether the links form a cycle: there are more links than any finite chain may have.
     fn never_ends(mut self) -> bool {
         while let Some(part) = self.ahead.pop_front() {
             match part {
@@ -375,10 +378,10 @@ impl LinkWalk {
     }
 }
 
-/// All ways of one entry.
+/// The results of all walks of one entry.
 #[derive(Default)]
 struct LinkWalkResults {
-    /// A real folder, and the parts of a pattern below it; no parts: the place itself.
+    /// A real folder, and the pattern parts below it. No parts: the folder or file itself.
     found: Vec<(PathBuf, Vec<String>)>,
     looked_at: usize,
 }
@@ -411,8 +414,8 @@ impl LinkWalkResults {
         }
     }
 
-    /// A link: its target comes before what follows. The last one is a place itself. `false`: the links go round in a circle,
-    /// so nothing can be opened by this name.
+    /// Follows a link: the parts of its target come before the remaining parts. A link at the end is also a place itself. Returns
+    /// `false` if the links form a cycle, so that nothing can be opened by this name.
     fn enter(&mut self, way: &mut LinkWalk, link: PathBuf, target: &Path) -> Result<bool, String> {
         if way.links >= MAX_LINKS {
             way.through(target);
@@ -428,8 +431,8 @@ impl LinkWalkResults {
         Ok(true)
     }
 
-    /// A part that is a pattern: the rule itself in its real folder, and what the links that fit the part lead to. `**` is not walked:
-    /// a box looks through its mounts for what fits.
+    /// Handles a pattern part: adds the rule itself in its real folder, and follows the links that match the part. `**` is not
+    /// walked here, because a sandbox searches its mounts for matches.
     fn fitting(&mut self, way: &LinkWalk, text: String) -> Result<(), String> {
         if way.ahead.iter().any(|part| matches!(part, DeniedPathPart::Up)) {
             return Err("`..` behind a pattern leads nowhere that can be known".to_owned());
@@ -473,7 +476,7 @@ impl LinkWalkResults {
     }
 }
 
-/// A pattern without braces for each of its alternatives.
+/// Expands braces: one pattern for each alternative.
 fn alternatives(pattern: &str) -> Result<Vec<String>, String> {
     let mut done = Vec::new();
     let mut open = vec![pattern.to_owned()];
@@ -491,7 +494,7 @@ fn alternatives(pattern: &str) -> Result<Vec<String>, String> {
     Ok(done)
 }
 
-/// What stands before the first braces, what is in them, what follows.
+/// Splits at the first braces: the text before, the alternatives, the text after.
 fn first_choice(text: &str) -> Option<(&str, Vec<&str>, &str)> {
     let start = text.find('{')?;
     let before = text.get(..start)?;

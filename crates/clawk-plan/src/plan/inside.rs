@@ -1,4 +1,4 @@
-//! What a program finds where a plan puts it: its home, the shell for command lines, the folders of its search path.
+//! The paths that a program uses inside a plan's sandbox: its home, the shell for command lines, the folders of its search path.
 
 use std::path::{Path, PathBuf};
 
@@ -6,36 +6,36 @@ use super::{FsMode, Plan, SYSTEM};
 use crate::level::Level;
 use crate::preflight::path::lexical;
 
-/// Search path for programs whose environment names none.
+/// The search path for programs whose environment has no `PATH`.
 pub const MINIMAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Where every box has files in memory, whatever it shows of the host.
+/// Folders that are always in memory, whatever the sandbox shows of the host.
 const MEMORY: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
-/// Where bash is, of the system's own programs.
+/// The usual paths of bash.
 const BASH: [&str; 2] = ["/bin/bash", "/usr/bin/bash"];
 
-/// The shell that every system has.
+/// The shell that exists on every system.
 const SH: &str = "/bin/sh";
 
 impl Plan {
-    /// A home that is the tool's alone, can be written, and is gone after the run: in memory, within the run's limits. `None`: this
-    /// level has none to give.
+    /// A writable home folder for this tool only. It is in memory, counts against the run's limits, and is deleted after the run.
+    /// `None`: this level has no such folder.
     #[must_use]
     pub fn home(&self) -> Option<&'static str> {
         match (self.level, self.filesystem.mode) {
             (Level::None | Level::Wasm, _) => None,
-            // The host's `/tmp` is shown there.
+            // The sandbox shows the host's `/tmp`, so use another folder in memory.
             (Level::Process | Level::Vm, FsMode::Full) => Some("/dev/shm"),
             (Level::Process | Level::Vm | Level::Container, _) => Some("/tmp"),
         }
     }
 
-    /// The shell for command lines: bash where what runs under this plan surely finds it, else `/bin/sh`.
+    /// The shell for command lines: bash if a program under this plan surely finds it, else `/bin/sh`.
     #[must_use]
     pub fn shell_program(&self, base: &Path) -> &'static str {
         let found = match self.level {
-            // A container may have another system in it.
+            // The image of a container may contain another system.
             Level::Container | Level::Wasm => None,
             Level::None | Level::Process | Level::Vm => BASH.into_iter().find(|path| {
                 let path = Path::new(path);
@@ -45,7 +45,7 @@ impl Plan {
         found.unwrap_or(SH)
     }
 
-    /// The folders that a tool may use, one a line, for who uses it; `None`: all that the host has.
+    /// The folders that a tool may use, one per line, for people to read. `None`: all folders of the host.
     #[must_use]
     pub fn folders(&self) -> Option<Vec<String>> {
         if self.level == Level::None || self.filesystem.mode == FsMode::Full {
@@ -62,8 +62,8 @@ impl Plan {
         )
     }
 
-    /// Of a search path, the folders that what runs under this plan finds: `further` are shown beside the mounts. A folder that is not
-    /// there costs a look for every program, and says what the host has.
+    /// Filters a search path: keeps the folders that a program under this plan can see. `further` are folders shown in addition to
+    /// the mounts. Invisible folders are removed, because each one costs a lookup per program and tells the tool what the host has.
     #[must_use]
     pub fn search_path(&self, path: &str, further: &[PathBuf], base: &Path) -> String {
         if matches!(self.level, Level::None | Level::Wasm) {

@@ -1,4 +1,4 @@
-//! From the manifest's Sandbox to a [`Plan`].
+//! Converts the manifest's Sandbox to a [`Plan`].
 
 use std::path::PathBuf;
 
@@ -12,10 +12,10 @@ use crate::level::{Level, SandboxRefusal};
 use crate::preflight::shell::{self, CommandPattern};
 
 impl Plan {
-    /// Compiles a Sandbox. `None` is an agent that declares none: see [`Plan::undeclared`].
+    /// Compiles a Sandbox. `None` means that the agent declares none: see [`Plan::undeclared`].
     ///
-    /// A pattern that can't be compiled makes a plan that refuses every call ([`Plan::available`] says which pattern),
-    /// never one that blocks less than the manifest says.
+    /// If a pattern can't be compiled, the plan refuses every call ([`Plan::available`] names the pattern). It never blocks less
+    /// than the manifest says.
     #[must_use]
     pub fn compile(sandbox: Option<&model::Sandbox>, defaults: &PlanDefaults) -> Self {
         let Some(sandbox) = sandbox else {

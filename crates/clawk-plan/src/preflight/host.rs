@@ -1,5 +1,5 @@
-//! The network's static check: what no address can mend. It asks the same function as the egress guard, which judges again, with
-//! the addresses, when they are known.
+//! The static check of a network host. It refuses what no resolved address could make legal. The egress guard calls the same
+//! function again when the addresses are known.
 
 use clawk_proto::place::{HostAllowList, HostPort};
 
@@ -23,13 +23,13 @@ pub(super) fn check(network: &Network, host: &str, port: u16) -> Result<(), Sand
 
 fn may(network: &Network, host: &str, port: u16) -> bool {
     let rules = HostAllowList {
-        // Which addresses of the own network are open is said by this machine's operator, not by the plan.
+        // The machine's operator, not the plan, decides which private addresses are open.
         any_private: true,
         ..network.rules()
     };
     match place(host, port) {
         Some(place) => rules.judge_place(&place).is_ok(),
-        // No rule knows it; what the call makes of it, the guard sees.
+        // No rule covers this kind of host; the egress guard checks the real connection.
         None => network.mode == NetworkMode::AllowAll,
     }
 }

@@ -1,7 +1,7 @@
-//! Static checks of a call against a plan: before anything starts, and without touching the host. Pure.
+//! Static checks of a call against a plan. They run before anything starts and do not touch the host. Pure.
 //!
-//! They read text only. A link or a mount that changes meaning between check and use is the runner's matter: the file
-//! tools open beneath their root and follow no link out, and the walls of the level hold for processes.
+//! They check text only. A link or a mount may change between check and use; that is handled later: the file tools open paths
+//! beneath their root and follow no link out of it, and the level's isolation restricts processes.
 
 mod host;
 pub mod path;
@@ -12,24 +12,24 @@ use std::path::Path;
 use crate::level::SandboxRefusal;
 use crate::plan::Plan;
 
-/// One thing that a call is going to do.
+/// One action of a call that is to be checked.
 #[derive(Debug, Clone, Copy)]
 pub enum Request<'a> {
-    /// A command line for a shell.
+    /// Run a command line in a shell.
     Shell {
-        /// As the shell will get it.
+        /// The command line as the shell will get it.
         command: &'a str,
     },
-    /// A file or folder.
+    /// Use a file or folder.
     Path {
         /// As the caller gave it: absolute, or relative to `workdir`.
         path: &'a str,
-        /// It will be changed or made.
+        /// Whether the call changes or creates it.
         write: bool,
         /// The agent's working directory, absolute.
         workdir: &'a Path,
     },
-    /// A connection.
+    /// Open a connection.
     Url {
         /// The host, without brackets.
         host: &'a str,

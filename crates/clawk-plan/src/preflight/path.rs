@@ -1,4 +1,4 @@
-//! Paths: which mount holds one, and whether it is denied. Text only; see the module above for links.
+//! Checks of paths: which mount contains a path, and whether it is denied. Text only; see the parent module for links.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -9,7 +9,7 @@ pub(super) fn check(fs: &Filesystem, path: &str, write: bool, workdir: &Path) ->
     permit(fs, path, write, workdir).map(drop)
 }
 
-/// The root beneath which the path must be opened.
+/// A path that a mount admits, split into a root and a relative path. It must be opened beneath the root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowedPath {
     /// The mount's absolute path, or `/` in mode `full`.
@@ -20,10 +20,10 @@ pub struct AllowedPath {
     pub absolute: PathBuf,
 }
 
-/// Finds the mount that admits `path`, or says which rule refuses it.
+/// Finds the mount that admits `path`.
 ///
 /// # Errors
-/// [`SandboxRefusal::Blocked`] with the rule.
+/// [`SandboxRefusal::Blocked`] names the rule that refuses the path.
 pub fn permit(
     fs: &Filesystem,
     path: &str,
@@ -52,7 +52,7 @@ pub fn permit(
     Ok(admitted)
 }
 
-/// What the mode and the mounts say.
+/// Checks the filesystem mode and the mounts.
 fn admit(
     fs: &Filesystem,
     path: &str,
@@ -72,7 +72,7 @@ fn admit(
         }
         FsMode::ReadOnly | FsMode::Scoped => {}
     }
-    // The deepest mount that holds the path is the one whose permissions count.
+    // The permission of the deepest mount that contains the path counts.
     let holder = fs
         .mounts
         .iter()
@@ -97,7 +97,7 @@ fn refusal(path: &str, write: bool, rule: &str, allowed: String) -> SandboxRefus
     }
 }
 
-/// `path` made absolute on `base`, with `.` and `..` removed as text; `..` above `/` stays at `/`.
+/// Makes `path` absolute relative to `base` and removes `.` and `..` as text. `..` above `/` stays at `/`.
 #[must_use]
 pub fn lexical(base: &Path, path: &Path) -> PathBuf {
     let mut out = PathBuf::from("/");

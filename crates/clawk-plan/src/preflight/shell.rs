@@ -1,4 +1,5 @@
-//! Blocked command lines (R35). A speed bump: what protects is the view the process gets, not this text match.
+//! Blocked command lines (R35). This check only stops accidents: the real protection is the restricted view of the process, not the
+//! text match.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -8,10 +9,11 @@ use regex::{Regex, RegexBuilder};
 use crate::level::SandboxRefusal;
 use crate::plan::{Shell, ShellMode};
 
-/// Longest command line that is looked at, bytes; a longer one is refused under `restricted`.
+/// The longest command line that is checked, in bytes. A longer one is refused in mode `restricted`.
 const MAX_COMMAND_BYTES: usize = 128 * 1024;
 
-/// One of `blocked_commands`: `*` is any text, blanks are any blanks; it blocks wherever it occurs as whole words.
+/// One entry of `blocked_commands`. `*` matches any text, and blanks match any blanks. It blocks if it occurs anywhere as whole
+/// words.
 #[derive(Debug, Clone)]
 pub(crate) struct CommandPattern {
     text: String,
@@ -21,7 +23,7 @@ pub(crate) struct CommandPattern {
 impl CommandPattern {
     pub(crate) fn compile(text: &str) -> Result<Self, regex::Error> {
         let words: Vec<&str> = text.split_whitespace().collect();
-        // Whole words: `rm -r` blocks `/bin/rm -r x`, and not `farm -r`.
+        // Match whole words only: `rm -r` blocks `/bin/rm -r x`, but not `farm -r`.
         let mut source = String::from(if text.trim_start().starts_with(is_word) {
             r"(?:^|[^\w.-])"
         } else {
@@ -51,8 +53,8 @@ fn is_word(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
-/// What may stand where the pattern has blanks: at least one blank between two plain words, perhaps none beside an
-/// operator or a `*`, where the shell needs none.
+/// The regex for a blank in the pattern: one or more blanks between two plain words; zero or more beside an operator or a `*`,
+/// because the shell needs none there.
 fn gap(before: &str, after: &str) -> &'static str {
     let loose = |character: char| "|;&<>*".contains(character);
     match (before.ends_with(loose), after.starts_with(loose)) {
@@ -62,7 +64,7 @@ fn gap(before: &str, after: &str) -> &'static str {
     }
 }
 
-/// Compiles a `blocked_patterns` entry.
+/// Compiles one `blocked_patterns` entry.
 pub(crate) fn pattern(text: &str) -> Result<Regex, regex::Error> {
     RegexBuilder::new(text).size_limit(4 << 20).build()
 }
@@ -115,7 +117,7 @@ pub(super) fn check(shell: &Shell, command: &str) -> Result<(), SandboxRefusal> 
     Ok(())
 }
 
-/// The command with quotes, escapes, `$IFS` and joined lines taken away (R35), so that `c''url` reads `curl`.
+/// Removes quotes, escapes, `$IFS` and joined lines from the command (R35), so that `c''url` becomes `curl`.
 #[must_use]
 pub(crate) fn normal_form(command: &str) -> String {
     let mut out = String::with_capacity(command.len());
@@ -137,7 +139,7 @@ pub(crate) fn normal_form(command: &str) -> String {
 fn dollar(rest: &mut Peekable<Chars<'_>>, out: &mut String) {
     let ahead: String = rest.clone().take(5).collect();
     if ahead.starts_with("{IFS") {
-        // `${IFS}`, `${IFS%?}`, …: up to the closing brace.
+        // Skip `${IFS}`, `${IFS%?}`, … up to the closing brace.
         for character in rest.by_ref() {
             if character == '}' {
                 break;
@@ -146,7 +148,7 @@ fn dollar(rest: &mut Peekable<Chars<'_>>, out: &mut String) {
         out.push(' ');
     } else if ahead.starts_with("IFS") {
         rest.by_ref().take(3).for_each(drop);
-        // `$IFS$9`: the positional that ends the name is empty.
+        // `$IFS$9`: the positional parameter after the name is empty.
         let mut peek = rest.clone();
         if peek.next() == Some('$')
             && peek
@@ -157,10 +159,10 @@ fn dollar(rest: &mut Peekable<Chars<'_>>, out: &mut String) {
         }
         out.push(' ');
     } else if ahead.starts_with(['@', '*']) {
-        // `$@` in a plain command line is empty: `c$@url`.
+        // `$@` is empty in a plain command line: `c$@url`.
         rest.next();
     } else if ahead.starts_with(['\'', '"']) {
-        // `$'…'` and `$"…"`: the quotes go, the dollar with them.
+        // `$'…'` and `$"…"`: remove the quotes and the dollar sign.
     } else {
         out.push('$');
     }

@@ -1,4 +1,4 @@
-//! The supervisor as a program of its own, for this crate's tests; the product re-executes `clawk __sandbox`.
+//! The supervisor as a separate program, for this crate's tests. The product re-executes `clawk __sandbox` instead.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Has a box wait, says so, and sleeps: something that a test can kill.
+/// Prepares a waiting sandbox, reports it, and sleeps: a process that a test can kill.
 fn hold(mark: std::ffi::OsString) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else {
@@ -41,8 +41,8 @@ fn hold(mark: std::ffi::OsString) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Starts so many boxes, and removes stale groups between them, as other clawks do at their start. Prints how often which outcome
-/// came about: the limits that control groups hold, or why a start failed.
+/// Starts `count` sandboxes, and removes stale control groups between them, as other clawk processes do at their start. Prints how
+/// often each outcome occurred: the limits that control groups hold, or the reason of a failed start.
 fn starts(mark: &std::ffi::OsStr, count: &std::ffi::OsStr) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let (Ok(runtime), Some(Ok(count))) = (runtime, count.to_str().map(str::parse::<u32>)) else {
@@ -51,7 +51,7 @@ fn starts(mark: &std::ffi::OsStr, count: &std::ffi::OsStr) -> ExitCode {
     let mut outcomes = std::collections::BTreeMap::<String, u32>::new();
     runtime.block_on(async {
         for which in 0..count {
-            // Blank boxes in one half of them.
+            // Half of them use prewarmed sandboxes.
             let words = vec![mark.to_owned()];
             let launcher = Launcher::new(clawk_sandbox::launch::OWN_PROGRAM, words);
             let launcher = match which % 2 {

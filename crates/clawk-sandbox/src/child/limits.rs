@@ -6,20 +6,21 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::launch::wire::SandboxOrder;
 
-/// Largest file a tool may write, bytes: a stop against filling the disk by accident.
+/// The maximum size of a file that a tool may write, in bytes. It prevents filling the disk by accident.
 const MAX_FILE_BYTES: u64 = 16 << 30;
 
-/// What the user's other programs may start beside a run before RLIMIT_NPROC stops the run, too.
+/// How many processes the user's other programs may start during a run before RLIMIT_NPROC affects the run.
 const PROCESS_HEADROOM: u64 = 1024;
 
-/// Open files that the supervisor itself needs, with room: streams, socket, handle, `/proc`.
+/// How many open files the supervisor itself needs, with a reserve: streams, socket, handle, `/proc`.
 const MIN_OPEN_FILES: u64 = 16;
 
-/// RLIMIT_DATA is a stop for one process between two looks of the memory watcher, which holds the limit itself. Some
-/// runtimes reserve far more than they use (thread stacks, arenas), so it is wide: twice the limit and this, bytes.
+/// Added to twice the memory limit for RLIMIT_DATA, in bytes. RLIMIT_DATA only stops one process between two checks of the memory
+/// watcher, which enforces the real limit. It must be high, because some runtimes reserve far more than they use (thread stacks,
+/// arenas).
 const DATA_HEADROOM_BYTES: u64 = 1 << 30;
 
-/// Closes what an ancestor left open beyond the three standard streams.
+/// Closes inherited descriptors except the three standard streams.
 pub(super) fn close_inherited() {
     let Ok(listing) = std::fs::read_dir("/proc/self/fd") else {
         return;
@@ -33,13 +34,13 @@ pub(super) fn close_inherited() {
     }
 }
 
-/// Replaces standard input, which was the socket, by nothing.
+/// Replaces standard input, which was the socket, by `/dev/null`.
 pub(super) fn detach_stdin() -> std::io::Result<()> {
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     Ok(())
 }
 
-/// Applies session, subreaper, privileges, limits and weight. Returns (mechanisms, missing).
+/// Applies session, subreaper, privileges, limits and CPU weight. Returns (mechanisms, missing).
 pub(super) fn apply(order: &SandboxOrder) -> std::io::Result<(Vec<String>, Vec<String>)> {
     if order.max_open_files < MIN_OPEN_FILES {
         let text = format!(
@@ -70,14 +71,14 @@ pub(super) fn apply(order: &SandboxOrder) -> std::io::Result<(Vec<String>, Vec<S
         held.push(format!("rlimit:{name}"));
     }
     if let Some(timeout_ms) = order.timeout_ms() {
-        // Behind the wall clock, which the supervisor holds: all cores busy for the whole time, and a little.
+        // A backup of the time limit that the supervisor enforces: all cores busy for the whole time, plus a little.
         let cores = std::thread::available_parallelism().map_or(1, |n| u64::try_from(n.get()).unwrap_or(1));
         lower(Resource::Cpu, (timeout_ms / 1000 + 5).saturating_mul(cores))?;
         held.push("rlimit:cpu".to_owned());
         held.push("watcher:time".to_owned());
     }
-    // RLIMIT_NPROC counts all processes of the user, clawk's own among them, and nothing for root: the watcher counts,
-    // and the limit is a wide stop against what grows faster than it looks.
+    // RLIMIT_NPROC counts all processes of the user, including clawk's own, and does nothing for root. So the watcher counts, and
+    // this high limit only stops a tool that grows faster than the watcher checks.
     if !rustix::process::getuid().is_root()
         && let Some(now) = super::tree::threads_in_system()
     {
@@ -94,7 +95,7 @@ pub(super) fn apply(order: &SandboxOrder) -> std::io::Result<(Vec<String>, Vec<S
     Ok((held, missing))
 }
 
-/// Sets both limits, never above what is in force already.
+/// Sets the soft and the hard limit, but never above the present ones.
 fn lower(resource: Resource, value: u64) -> std::io::Result<()> {
     let ceiling = rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
     setrlimit(resource, exactly(value.min(ceiling)))?;
@@ -108,10 +109,10 @@ fn exactly(value: u64) -> Rlimit {
     }
 }
 
-/// The least that the kernel gives.
+/// The lowest priority that the kernel has.
 const NICEST: i32 = 19;
 
-/// Serves a weight by niceness: the kernel gives each step 1.25 times less, 1024 being the step that clawk itself has.
+/// Converts a CPU weight to a nice value. Each step gives 1.25 times less CPU time; 1024 shares are clawk's own nice value.
 pub(super) fn weigh(
     whom: Option<rustix::process::Pid>,
     shares: u64,
@@ -127,7 +128,7 @@ pub(super) fn weigh(
         nice += 1;
     }
     if shares > 1024 {
-        // More than one core's weight needs a privilege that a tool must not have.
+        // A weight above one core would need a privilege that a tool must not have.
         missing.push("cpu_shares:above-1024".to_owned());
     }
     match rustix::process::setpriority_process(whom, nice) {

@@ -1,8 +1,9 @@
-//! The supervisor: one small process per run, between clawk and the tool, forked from `clawk __sandbox nursery`.
+//! The supervisor: one small process per run, between clawk and the tool. It is forked from the fork server
+//! (`clawk __sandbox nursery`).
 //!
-//! It leads a session of its own, is the subreaper of everything the tool starts (so a double-forked daemon comes back
-//! to it), holds the limits, and ends only when no process of the run is left. When clawk dies, its socket closes and
-//! the whole tree is killed at once; a parent-death signal would be bound to a thread of clawk's, which may end earlier.
+//! It leads its own session and is the subreaper of everything that the tool starts, so that a double-forked daemon becomes its
+//! child. It enforces the limits, and ends only when no process of the run is left. When clawk dies, its socket closes and the
+//! whole tree is killed at once. A parent-death signal would be bound to a thread of clawk, which may end earlier.
 
 pub(crate) mod cell;
 mod limits;
@@ -18,8 +19,8 @@ use std::process::ExitCode;
 
 use crate::launch::wire::{SandboxOrder, SupervisorReport};
 
-/// Runs the process that supervisors are forked from, on the socket that is standard input. To be called first thing in `main`,
-/// before any thread starts, when the first argument is `__sandbox`; the process ends with what this returns.
+/// Runs the fork server on the socket that is standard input. Call it first in `main`, before any thread starts, if the first
+/// argument is `__sandbox`; then end the process with the returned exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     limits::close_inherited();
@@ -27,7 +28,7 @@ pub fn main() -> ExitCode {
         Ok(fd) => UnixStream::from(fd),
         Err(_) => return ExitCode::from(2), // silent-ok: nobody can be told without the socket
     };
-    // Said aloud, so that nobody starts it by mistake.
+    // The argument is required, so that nobody starts this by mistake.
     let asked = std::env::args_os()
         .next_back()
         .is_some_and(|word| word == nursery::WORD);
@@ -37,7 +38,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// One run, from its order to its end, in a blank box where there is one for it.
+/// Supervises one run, from its order to its end. Uses a prewarmed sandbox if there is one.
 fn supervise_on(
     socket: &UnixStream,
     ready: &cell::CellPrerequisites,
@@ -45,7 +46,7 @@ fn supervise_on(
 ) -> u8 {
     let ended = read_order(socket).and_then(|(order, streams)| match &order.enclosure {
         None => {
-            // A blank box has used what was made ahead.
+            // A prewarmed sandbox has used the parts that were made in advance.
             let ready = blank.is_none().then_some(ready);
             drop(blank);
             supervise::run(socket, &order, streams, ready)
@@ -62,17 +63,17 @@ fn supervise_on(
     }
 }
 
-/// What comes with an order.
+/// The descriptors that come with an order.
 struct OrderStreams {
-    /// The tool's standard input; of a box that waits, the socket that its call comes by.
+    /// The tool's standard input; for a waiting sandbox, the socket for its call.
     input: OwnedFd,
-    /// Its output; of a box that waits, none yet.
+    /// The tool's output; for a waiting sandbox, `None`.
     output: Option<[OwnedFd; 2]>,
-    /// Where the box's listening socket is to be sent, if it is to have one.
+    /// The socket over which the sandbox's listening socket is sent, if there is one.
     door: Option<OwnedFd>,
 }
 
-/// Reads the order, and what comes with it.
+/// Reads the order and its descriptors.
 fn read_order(socket: &UnixStream) -> std::io::Result<(SandboxOrder, OrderStreams)> {
     let (text, fds) =
         cell::read_whole(socket)?.ok_or_else(|| std::io::Error::other("the order has no length"))?;

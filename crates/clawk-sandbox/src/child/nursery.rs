@@ -1,7 +1,8 @@
-//! The process that supervisors are forked from: it has done once what every supervisor would do first, so that a box
-//! shares it instead of having it for itself. It never sees an order: each supervisor reads its own, from a socket of its own.
+//! The fork server: the process that forks supervisors. It does the work once that every supervisor would do first, so that all
+//! sandboxes share the result. It never reads an order: each supervisor reads its own, from a separate socket.
 //!
-//! Where boxes may wait, one supervisor with a blank box waits beside it, and takes the next order by itself, off the same socket.
+//! If prewarming is enabled, one supervisor with a prewarmed sandbox waits beside it, and takes the next order from the same
+//! socket.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -17,23 +18,23 @@ use super::{cell, limits, supervise_on, sys};
 use crate::launch::wire::ForkRequest;
 use crate::passing;
 
-/// The last argument of such a process.
+/// The last argument of the fork server's command line.
 pub(crate) const WORD: &str = "nursery";
 
-/// A blank box is made so much later than the order that took the last one, that a short call is not slowed by it.
+/// How long after an order a new prewarmed sandbox is made, so that a short call is not slowed down.
 const SETTLE: Duration = Duration::from_millis(5);
 
-/// What later boxes share is made so much later than the first order: that one is the look at the host's walls, for which an agent's
-/// start waits, and the start needs the processors.
+/// How long after the first order the parts for later sandboxes are made. The first order is the probe of the host. The agent's
+/// start waits for it and needs the CPUs.
 const START: Duration = Duration::from_millis(25);
 
-/// Blank box to nursery: it waits; an order has come.
+/// Messages from the prewarmed sandbox to the fork server: it is ready; it has taken an order.
 const WAITS: u8 = b'w';
 const TAKEN: u8 = b't';
 
-/// Serves until the launcher is gone: each message brings the socket of one supervisor.
+/// Serves until the launcher is gone. Each message carries the socket of one supervisor.
 pub(super) fn run(socket: OwnedFd) -> ExitCode {
-    // Whatever clawk was started with: here children are waited for, and later forgotten.
+    // Reset whatever clawk inherited: here children are waited for, and later ignored.
     let ready = sys::reset_signals()
         .and_then(|()| limits::detach_stdin())
         .and_then(|()| sys::forget_children());
@@ -55,7 +56,7 @@ pub(super) fn run(socket: OwnedFd) -> ExitCode {
             ForkServerStep::Supervisor(theirs) => {
                 let ForkServer { ready, .. } = nursery;
                 drop(socket);
-                // silent-ok: the closed socket says it
+                // silent-ok: the closed socket reports it
                 let code = born().map_or(2, |()| supervise_on(&theirs, &ready, None));
                 sys::end(i32::from(code));
             }
@@ -66,33 +67,33 @@ pub(super) fn run(socket: OwnedFd) -> ExitCode {
     }
 }
 
-/// What has come to pass.
+/// The result of one step of the fork server.
 enum ForkServerStep {
     Done,
     /// The launcher is gone.
     Gone,
     /// Forked: this process is a supervisor.
     Supervisor(UnixStream),
-    /// Forked: this process is to have a blank box, with control groups of this name. The socket leads to the nursery.
+    /// Forked: this process makes a prewarmed sandbox with control groups of this name. The socket leads to the fork server.
     Spare(UnixStream, cell::GroupName),
 }
 
 struct ForkServer {
     ready: cell::CellPrerequisites,
     spare: Option<SpareSupervisor>,
-    /// How long a blank box may wait; none is made where this is nothing.
+    /// How long a prewarmed sandbox may wait; zero: none is made.
     idle: Duration,
-    /// When one is to be made.
+    /// When the next one is to be made.
     due: Option<Instant>,
     rest: DeferredSetup,
 }
 
-/// What boxes share that the first one does not wait for.
+/// Parts that sandboxes share and that the first one does not wait for.
 #[derive(Clone, Copy)]
 enum DeferredSetup {
-    /// No order has come.
+    /// No order has come yet.
     Missing,
-    /// It is made then.
+    /// They are made at this time.
     Due(Instant),
     Made,
 }
@@ -106,12 +107,12 @@ impl DeferredSetup {
     }
 }
 
-/// A supervisor with a blank box.
+/// A supervisor with a prewarmed sandbox.
 struct SpareSupervisor {
     /// The name of its control groups.
     groups: cell::GroupName,
     socket: UnixStream,
-    /// Since when it waits, and reads orders in our place.
+    /// Since when it is ready and reads orders instead of the fork server.
     since: Option<Instant>,
 }
 
@@ -161,7 +162,7 @@ impl ForkServer {
         [found.next().unwrap_or(nothing), found.next().unwrap_or(nothing)]
     }
 
-    /// What the blank box says.
+    /// Handles a message of the prewarmed sandbox.
     fn listen(&mut self) {
         let Some(mut spare) = self.spare.take() else {
             return;
@@ -173,12 +174,12 @@ impl ForkServer {
                 self.spare = Some(spare);
             }
             Ok(1) if word == [TAKEN] => self.due = Instant::now().checked_add(SETTLE),
-            // It could not be made, or the host's mounts have changed, or somebody killed it: the next order asks again.
+            // It could not be made, the host's mounts have changed, or somebody killed it. The next order makes a new one.
             Ok(_) | Err(_) => cell::remove_left(&spare.groups),
         }
     }
 
-    /// Has a supervisor for one order.
+    /// Forks a supervisor for one order.
     fn serve(&mut self, socket: &UnixStream) -> ForkServerStep {
         let (birth, theirs) = match next(socket) {
             Ok(Some(called)) => called,
@@ -245,13 +246,13 @@ impl ForkServer {
     }
 }
 
-/// What every supervisor begins with.
+/// The first steps of every supervisor.
 fn born() -> std::io::Result<()> {
     sys::reap_children()?;
     Ok(rustix::process::setsid().map(drop)?)
 }
 
-/// The life of a supervisor that makes a blank box, and then takes the order that comes first.
+/// Runs a supervisor that makes a prewarmed sandbox and then takes the next order.
 fn wait_blank(
     socket: UnixStream,
     nursery: UnixStream,
@@ -294,7 +295,7 @@ fn wait_blank(
     supervise_on(&theirs, ready, Some(blank))
 }
 
-/// The next order's socket, if there is one now; `None`: none will come any more.
+/// The socket of the next order, if there is one now; `None`: no more orders will come.
 fn next(socket: &UnixStream) -> Result<Option<(ForkRequest, UnixStream)>, Errno> {
     let mut birth = ForkRequest::default();
     let (bytes, fds) = loop {

@@ -1,4 +1,4 @@
-//! Starting the tool, watching it, and leaving nothing behind.
+//! Starts the tool at level `none`, watches it, and makes sure that no process is left.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -19,17 +19,17 @@ use crate::launch::wire::{
     TERMINATE,
 };
 
-/// Shortest and longest pause between two thorough looks at the tree.
+/// The shortest and the longest pause between two full checks of the process tree.
 const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
-/// A thorough look may cost this share of the time: 1/20.
+/// A full check may use at most this share of the time: 1/20.
 const LOOK_SHARE: u32 = 20;
 
-/// Shortest and longest pause between two glances at the number of threads in the system. A tool that starts many is
-/// looked at thoroughly at once, whatever that costs.
+/// The shortest and the longest pause between two quick checks of the system's number of threads. If a tool starts many, a full
+/// check follows at once, whatever it costs.
 const GLANCE: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(64));
 
-/// Runs the order to its end; returns when no process of it is left.
+/// Runs the order to its end. Returns when no process of it is left.
 pub(super) fn run(
     socket: &UnixStream,
     order: &SandboxOrder,
@@ -58,17 +58,17 @@ pub(super) fn run(
         Some((folder, _)) => start_stage(folder, streams, ready)?,
         None => start(order, call, streams)?,
     };
-    // Among a thousand children of a tool gone wild, the one that ends them must get its turn. Only root may; for
-    // others RLIMIT_NPROC holds.
+    // If a tool starts a thousand processes, the supervisor that ends them must still get CPU time. Only root may raise the
+    // priority; for others RLIMIT_NPROC limits the tool.
     let _ = rustix::process::setpriority_process(None, -10); // silent-ok: see above
-    // From here on the tool has run: a failure of ours is an end without a status, never a refusal.
+    // From here on the tool has run: an own failure must be reported as an end without a status, never as a refusal.
     let told = tell(socket, &SupervisorReport::Started);
     let mut hit = None;
     let status = match rustix::process::pidfd_open(main, PidfdFlags::empty()) {
         Ok(handle) if told.is_ok() => {
             let mut run = SupervisedRun::new(main, handle, order);
             if stage.is_some_and(|(_, held)| held) {
-                // The tool's limits are its groups' matter: what is watched here is the runtime.
+                // The tool's groups enforce its limits; this watches only the runtime.
                 run.look_at = Instant::now() + LOOK.1;
                 (run.glance, run.glance_at) = (GLANCE.1, Instant::now() + GLANCE.1);
             }
@@ -94,7 +94,7 @@ pub(super) fn run(
     )
 }
 
-/// The folder of a container's run, when this program itself is to be its stage; whether groups hold its limits.
+/// The folder of a container's run, if this program itself becomes its stage; and whether groups enforce its limits.
 fn stage_of(call: &SandboxCall) -> Option<(&Path, bool)> {
     let (mode, folder, held) = match call.args.as_slice() {
         [mode, folder] => (mode, folder, false),
@@ -110,7 +110,7 @@ fn stage_of(call: &SandboxCall) -> Option<(&Path, bool)> {
     ours.then(|| (Path::new(folder), held))
 }
 
-/// The stage needs no other program than this one: it is forked, with nothing open but its streams.
+/// Starts the stage. It needs no other program than this one, so it is forked, with only its streams open.
 fn start_stage(
     folder: &Path,
     streams: OrderStreams,
@@ -158,7 +158,7 @@ fn start(order: &SandboxOrder, call: &SandboxCall, streams: OrderStreams) -> std
         }
         command.current_dir(workdir);
     }
-    // Reaped with every other process of the run in `reap`, so the handle is not kept.
+    // `reap` reaps it like every other process of the run, so the handle is not kept.
     let child = command.spawn()?;
     i32::try_from(child.id())
         .ok()
@@ -173,9 +173,9 @@ struct SupervisedRun {
     kill_at: Option<Instant>,
     look_at: Instant,
     glance_at: Instant,
-    /// Until the next glance; grows while nothing happens.
+    /// The pause until the next quick check; grows while nothing happens.
     glance: Duration,
-    /// Threads in the system when they were last counted thoroughly.
+    /// The number of threads in the system at the last full check.
     threads_then: u64,
     max_pages: u64,
     max_threads: u64,
@@ -202,7 +202,7 @@ impl SupervisedRun {
         }
     }
 
-    /// Waits for the tool's own end, or brings it about. `None`: it had to be left to [`sweep`].
+    /// Waits for the tool's end, or forces it. `None`: it is left to [`sweep`].
     fn watch(&mut self, socket: &UnixStream) -> Option<WaitStatus> {
         loop {
             let now = Instant::now();
@@ -238,10 +238,10 @@ impl SupervisedRun {
         }
     }
 
-    /// SIGTERM to everything, SIGKILL when the grace is over.
+    /// Sends SIGTERM to all processes, and SIGKILL when the grace period is over.
     fn terminate(&mut self, now: Instant, grace_ms: u64) {
         if self.kill_at.is_none() {
-            // Once each: a handler that is asked twice may do its last work twice.
+            // Only once to each process: a handler that is called twice may do its final work twice.
             tree::signal_all(Signal::TERM);
             self.kill_at = Some(now + Duration::from_millis(grace_ms));
         }
@@ -259,7 +259,7 @@ impl SupervisedRun {
         None
     }
 
-    /// Whether the system has so many more threads that ours may be among them.
+    /// Whether the system has so many new threads that some may belong to the run.
     fn glance(&mut self, now: Instant) -> bool {
         if self.glance_at > now {
             return false;
@@ -276,13 +276,13 @@ impl SupervisedRun {
         more > self.max_threads
     }
 
-    /// Counts the tree. True when a limit is passed.
+    /// Checks the process tree. Returns true if a limit is exceeded.
     fn look(&mut self, now: Instant) -> bool {
         self.threads_then = tree::threads_in_system().unwrap_or(0);
         let (pids, usage) = tree::scan();
         let cost = now.elapsed();
         self.look_at = Instant::now() + (cost * LOOK_SHARE).clamp(LOOK.0, LOOK.1);
-        // Pages that processes share are counted once before anybody is killed for them.
+        // Count shared pages only once before killing anybody for their size.
         let too_large = usage.pages > self.max_pages && tree::distinct_pages(&pids) > self.max_pages;
         self.hit = match (usage.threads > self.max_threads, too_large) {
             (true, _) => Some(ReportedLimit::Processes),
@@ -299,7 +299,7 @@ enum LauncherSignal {
     Gone,
 }
 
-/// Waits until the tool ends, the launcher says something, or the time is over.
+/// Waits until the tool ends, the launcher sends something, or the time is over.
 fn wait(handle: &OwnedFd, socket: &UnixStream, at_most: Duration) -> (bool, LauncherSignal) {
     let mut fds = [
         PollFd::new(handle, PollFlags::IN),
@@ -325,8 +325,8 @@ fn wait(handle: &OwnedFd, socket: &UnixStream, at_most: Duration) -> (bool, Laun
     (ended, said)
 }
 
-/// Kills and reaps until the kernel says that no child is left; being the subreaper, that is everybody. Returns how
-/// many were still there.
+/// Kills and reaps until the kernel reports that no child is left. As this process is the subreaper, that includes all processes of
+/// the run. Returns how many were left.
 fn sweep() -> u64 {
     let mut swept = 0;
     loop {

@@ -1,4 +1,4 @@
-//! The system calls that no safe wrapper offers. All `unsafe` of the crate is here.
+//! System calls without a safe wrapper. All `unsafe` code of the crate is here.
 #![expect(
     unsafe_code,
     reason = "kernel interfaces without a safe wrapper; each use says why it is sound"
@@ -38,12 +38,12 @@ fn last<T>(result: i64, done: impl FnOnce(i64) -> T) -> io::Result<T> {
     }
 }
 
-/// Forks, the child in new namespaces. `None` is the child. Only to be called while the process has one thread: the child
-/// goes on with a copy of the whole memory, as after `fork`.
+/// Forks a child in new namespaces. Returns `None` in the child. Call it only while the process has one thread: the child continues
+/// with a copy of the whole memory, as after `fork`.
 pub(crate) fn fork_into(namespaces: i32) -> io::Result<Option<Pid>> {
     let flags = i64::from(namespaces) | i64::from(libc::SIGCHLD);
-    // SAFETY: without CLONE_VM and with no stack given, clone(2) is fork(2) with namespaces; one thread runs (see above),
-    // so that no lock can be held by a thread that the child lacks.
+    // SAFETY: without CLONE_VM and without a stack, clone(2) is fork(2) with namespaces. The process has one thread (see above), so
+    // no lock can be held by a thread that the child lacks.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0_i64, 0_i64, 0_i64, 0_i64) };
     last(pid, |pid| i32::try_from(pid).ok().and_then(Pid::from_raw))
 }
@@ -95,7 +95,7 @@ pub(in crate::child) fn set_idmap(mount: impl AsFd, recursive: bool, userns: &Ow
     mount_setattr(mount.as_fd(), c"", recursive, &attr)
 }
 
-/// No mount event leaves this namespace or comes into it.
+/// Makes all mounts private: mount events neither leave this namespace nor enter it.
 pub(in crate::child) fn make_all_private() -> io::Result<()> {
     let attr = MountAttr {
         propagation: libc::MS_PRIVATE,
@@ -104,8 +104,8 @@ pub(in crate::child) fn make_all_private() -> io::Result<()> {
     mount_setattr(rustix::fs::CWD, c"/", true, &attr)
 }
 
-/// Installs a filter for this thread and what it starts; no_new_privs must be set. With `listener`, gives the descriptor on
-/// which notifications arrive.
+/// Installs a filter for this thread and everything that it starts; no_new_privs must be set. With `listener`, returns the
+/// descriptor on which notifications arrive.
 pub(in crate::child) fn install_filter(
     program: &[sock_filter],
     listener: bool,
@@ -116,7 +116,7 @@ pub(in crate::child) fn install_filter(
         len: length,
         filter: program.as_ptr().cast_mut().cast(),
     };
-    // Killable: a signal to the tool does not take a call back that is being answered.
+    // Only fatal signals interrupt the wait: a signal to the tool does not cancel a call that is being answered.
     let flags = match listener {
         true => libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
         false => 0,
@@ -136,15 +136,15 @@ pub(in crate::child) fn install_filter(
     Ok((listener && fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
-/// Closes every descriptor from `first` on.
+/// Closes every descriptor with number `first` or higher.
 pub(in crate::child) fn close_from(first: u32) -> io::Result<()> {
-    // SAFETY: the caller keeps no owner of a descriptor in the range that it would use or close later: it executes another
-    // program or has opened nothing yet.
+    // SAFETY: the caller keeps no owner of a descriptor in the range that it would use or close later: it executes another program
+    // or has opened nothing yet.
     let done = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0_u32) };
     last(done, drop)
 }
 
-/// Closes every descriptor but this one and the three streams.
+/// Closes every descriptor except this one and the three standard streams.
 pub(in crate::child) fn keep_only(fd: OwnedFd) -> io::Result<OwnedFd> {
     const KEPT: RawFd = 3;
     if fd.as_raw_fd() != KEPT {
@@ -156,7 +156,7 @@ pub(in crate::child) fn keep_only(fd: OwnedFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(KEPT) })
 }
 
-/// Brings the loopback interface of this network namespace up.
+/// Activates the loopback interface of this network namespace.
 pub(in crate::child) fn loopback_up() -> io::Result<()> {
     let socket = rustix::net::socket(
         rustix::net::AddressFamily::INET,
@@ -180,49 +180,49 @@ pub(in crate::child) fn loopback_up() -> io::Result<()> {
     last(i64::from(done), drop)
 }
 
-/// Makes `stdin` descriptor 0.
+/// Makes `stdin` the standard input (descriptor 0).
 pub(in crate::child) fn stdin_is(stdin: impl AsFd) -> io::Result<()> {
     Ok(rustix::stdio::dup2_stdin(stdin)?)
 }
 
-/// Ends a forked copy of this process at once, running nothing of the original's.
+/// Ends a forked process at once, without running any cleanup of the original.
 pub(crate) fn end(code: i32) -> ! {
     // SAFETY: _exit(2) takes any code and does not return.
     unsafe { libc::_exit(code) }
 }
 
-/// Writes to a descriptor by its number, for the last words of a process that is about to end.
+/// Writes to a descriptor by number, for the last message of a process that is about to end.
 pub(in crate::child) fn write_raw(fd: i32, bytes: &[u8]) {
     // SAFETY: the buffer is valid for its length; a closed descriptor is an error that changes nothing.
     let _ = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) }; // silent-ok: nobody is left to tell
 }
 
-/// Puts a descriptor at a number, closed on execution.
+/// Moves a descriptor to a number, with close-on-exec.
 pub(in crate::child) fn move_to(fd: &OwnedFd, number: i32) -> io::Result<()> {
     // SAFETY: the caller owns nothing at `number` that it uses later: it is about to execute another program.
     let done = unsafe { libc::dup3(fd.as_raw_fd(), number, libc::O_CLOEXEC) };
     last(i64::from(done), drop)
 }
 
-/// A signal to every process that this one may send it to: as the first process of a namespace, to all others in it.
+/// Sends a signal to every process that this one may signal: for the first process of a namespace, all others in it.
 pub(in crate::child) fn kill_all(signal: i32) {
     // SAFETY: kill(2) takes any numbers.
     let _ = unsafe { libc::kill(-1, signal) }; // silent-ok: nobody else is there
 }
 
-/// A descriptor by its number.
+/// Borrows the descriptor with this number.
 pub(in crate::child) fn borrow(number: i32) -> BorrowedFd<'static> {
     // SAFETY: the caller has put an open descriptor at this number and closes it only by executing another program.
     unsafe { BorrowedFd::borrow_raw(number) }
 }
 
-/// Takes over the socket at this number.
+/// Takes ownership of the socket with this number.
 pub(in crate::child) fn own(number: i32) -> std::os::unix::net::UnixStream {
     // SAFETY: the caller has put an open descriptor at this number, and nobody else closes it.
     unsafe { std::os::unix::net::UnixStream::from_raw_fd(number) }
 }
 
-/// Signals as a program expects them at its start: none blocked, none ignored.
+/// Resets signals to the state that a program expects at its start: none blocked, none ignored.
 pub(in crate::child) fn reset_signals() -> io::Result<()> {
     for signal in 1..=64 {
         // SAFETY: SIG_DFL is no handler of ours.
@@ -231,12 +231,12 @@ pub(in crate::child) fn reset_signals() -> io::Result<()> {
     unblock_signals()
 }
 
-/// From here on the kernel reaps this process's children by itself.
+/// Makes the kernel reap this process's children automatically.
 pub(crate) fn forget_children() -> io::Result<()> {
     on_child(libc::SIG_IGN)
 }
 
-/// The opposite, for a process that was forked from one whose children are forgotten. All else is as it was at its start.
+/// Undoes [`forget_children`], in a process that was forked from one that called it.
 pub(in crate::child) fn reap_children() -> io::Result<()> {
     on_child(libc::SIG_DFL)
 }
@@ -249,7 +249,7 @@ fn on_child(what: libc::sighandler_t) -> io::Result<()> {
     }
 }
 
-/// No signal is blocked any more.
+/// Unblocks all signals.
 pub(in crate::child) fn unblock_signals() -> io::Result<()> {
     // SAFETY: all zero bytes are a valid empty set, which both calls are given to write or copy.
     unsafe {
@@ -260,7 +260,7 @@ pub(in crate::child) fn unblock_signals() -> io::Result<()> {
     }
 }
 
-/// Executes the program that a descriptor names. Returns only the reason why it could not.
+/// Executes the program behind a descriptor. Returns only the reason why this failed.
 pub(in crate::child) fn execute_descriptor(fd: i32, args: &[CString], env: &[CString]) -> io::Error {
     let list = |texts: &[CString]| -> Vec<*const libc::c_char> {
         texts
@@ -284,7 +284,7 @@ pub(in crate::child) fn execute_descriptor(fd: i32, args: &[CString], env: &[CSt
     io::Error::last_os_error()
 }
 
-/// A system call of the tool that waits for an answer.
+/// A waiting system call of the tool.
 pub(crate) struct SyscallNotification {
     pub(crate) id: u64,
     pub(crate) pid: u32,
@@ -304,10 +304,10 @@ struct AddFd {
 
 /// `SECCOMP_IOCTL_NOTIF_ADDFD`: _IOW('!', 3, struct seccomp_notif_addfd).
 const ADD_FD: libc::c_ulong = 0x4018_2103;
-/// `SECCOMP_ADDFD_FLAG_SEND`: the new descriptor is the call's result, in one step.
+/// `SECCOMP_ADDFD_FLAG_SEND`: adds the descriptor and returns it as the call's result in one step.
 const ADD_FD_SEND: u32 = 2;
 
-/// The next call that waits. `None`: whoever made it is gone.
+/// The next waiting call. `None`: the caller is gone.
 pub(crate) fn next_notice(listener: &OwnedFd) -> io::Result<Option<SyscallNotification>> {
     // SAFETY: all zero bytes are a valid `seccomp_notif`, and the kernel demands them.
     let mut notice: libc::seccomp_notif = unsafe { std::mem::zeroed() };
@@ -349,7 +349,7 @@ pub(in crate::child) fn answer(listener: &OwnedFd, id: u64, result: Result<i64, 
     respond(listener, response);
 }
 
-/// Lets the kernel do the call as it was made: what its pointers lead to may have changed since it was looked at.
+/// Lets the kernel run the call as it was made. The memory behind its pointers may have changed since the check.
 pub(crate) fn let_through(listener: &OwnedFd, id: u64) {
     let flags = u32::try_from(libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE).unwrap_or(1);
     let response = libc::seccomp_notif_resp {
@@ -372,7 +372,7 @@ fn respond(listener: &OwnedFd, mut response: libc::seccomp_notif_resp) {
     }; // silent-ok: whoever asked is gone
 }
 
-/// Answers a call with a new descriptor of the tool's.
+/// Answers a call with a new descriptor in the tool's process.
 pub(in crate::child) fn answer_with(
     listener: &OwnedFd,
     id: u64,
@@ -395,8 +395,8 @@ pub(in crate::child) fn answer_with(
     last(i64::from(done), drop)
 }
 
-/// From here on, this process reads others' memory by right, wherever the system asks for one: whoever has its parent's leave needs
-/// none. The right is in force for nothing else.
+/// From now on, this process uses CAP_SYS_PTRACE to read other processes' memory, if the system requires it. A process with ptrace
+/// permission through its parent does not need it. The capability is effective only during a read.
 pub(crate) fn read_by_right() -> io::Result<()> {
     raise(false)?;
     BY_RIGHT.store(true, Ordering::Relaxed);
@@ -405,7 +405,7 @@ pub(crate) fn read_by_right() -> io::Result<()> {
 
 static BY_RIGHT: AtomicBool = AtomicBool::new(false);
 
-/// The one capability that is left: in force or not.
+/// Makes the one remaining capability effective, or not.
 fn raise(up: bool) -> io::Result<()> {
     let right = CapabilitySet::SYS_PTRACE;
     let sets = CapabilitySets {
@@ -416,7 +416,7 @@ fn raise(up: bool) -> io::Result<()> {
     Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
-/// Reads another process's memory, up to `buffer`'s length; how much there was.
+/// Reads another process's memory, at most `buffer`'s length. Returns how many bytes were read.
 pub(in crate::child) fn read_memory(pid: u32, address: u64, buffer: &mut [u8]) -> io::Result<usize> {
     if !BY_RIGHT.load(Ordering::Relaxed) {
         return read_vm(pid, address, buffer);

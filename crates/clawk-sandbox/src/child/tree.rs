@@ -1,22 +1,22 @@
-//! The processes of a run: everything below the supervisor, read from `/proc`.
+//! The process tree of a run: all descendants of the supervisor, read from `/proc`.
 
 use std::collections::HashMap;
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
-/// Bytes of `/proc/PID/stat` that are read; a line is far shorter.
+/// How many bytes of `/proc/PID/stat` are read. A line is much shorter.
 const STAT_BYTES: usize = 1024;
 
-/// What the tree uses now.
+/// The present resource usage of the tree.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Usage {
-    /// Threads of all live processes.
+    /// The number of threads of all live processes.
     pub(super) threads: u64,
-    /// Resident pages of all, shared ones counted once per process.
+    /// Resident pages of all processes. Shared pages count once per process.
     pub(super) pages: u64,
 }
 
-/// One process of the table.
+/// One row of the process table.
 struct ProcessRow {
     pid: i32,
     parent: i32,
@@ -26,7 +26,7 @@ struct ProcessRow {
     pages: u64,
 }
 
-/// All live descendants of this process, and what they use.
+/// All live descendants of this process, and their usage.
 pub(super) fn scan() -> (Vec<Pid>, Usage) {
     let rows = table();
     let mut below: HashMap<i32, Vec<usize>> = HashMap::new();
@@ -37,7 +37,7 @@ pub(super) fn scan() -> (Vec<Pid>, Usage) {
     let mut usage = Usage::default();
     let mut open = vec![rustix::process::getpid().as_raw_nonzero().get()];
     while let Some(parent) = open.pop() {
-        // INVARIANT: each row has one parent, so removing the entry visits every process once, whatever pids were reused.
+        // INVARIANT: each row has one parent, so removing the entry visits every process once, even if pids were reused.
         for row in below
             .remove(&parent)
             .unwrap_or_default()
@@ -55,7 +55,7 @@ pub(super) fn scan() -> (Vec<Pid>, Usage) {
     (found, usage)
 }
 
-/// Resident pages of these processes: each one's own, and the largest shared part once.
+/// Resident pages of these processes: the private pages of each, plus the largest shared part once.
 pub(super) fn distinct_pages(pids: &[Pid]) -> u64 {
     let mut own = 0_u64;
     let mut shared = 0;
@@ -80,8 +80,8 @@ pub(super) fn signal_all(signal: Signal) {
     }
 }
 
-/// Kills what is left of a session whose supervisor was lost: the launcher's last resort. A process that made a session
-/// of its own before is not found; only a process namespace would hold it.
+/// The launcher's last resort: kills the rest of a session whose supervisor was lost. A process that has started its own session is
+/// not found; only a process namespace would contain it.
 pub(crate) fn kill_session(leader: i32) {
     let left = table()
         .into_iter()
@@ -91,8 +91,7 @@ pub(crate) fn kill_session(leader: i32) {
     }
 }
 
-/// Live threads of the whole system, from `/proc/loadavg` (`… running/all last`): one small read, for the look that is
-/// taken often.
+/// The number of threads of the whole system, from `/proc/loadavg` (`… running/all last`). One small read, for frequent checks.
 pub(super) fn threads_in_system() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?; // silent-ok: then every look is a thorough one
     text.split_ascii_whitespace()
@@ -103,8 +102,8 @@ pub(super) fn threads_in_system() -> Option<u64> {
         .ok()
 }
 
-/// Rows of the process table; no more than there were when the reading began. New processes have higher numbers, so
-/// whoever reads to the end of a table that grows as fast as it is read never gets there.
+/// The rows of the process table; at most as many as there were when reading began. New processes have higher numbers. So reading a
+/// table that grows as fast as it is read would never end.
 fn table() -> Vec<ProcessRow> {
     let bound = threads_in_system()
         .and_then(|all| usize::try_from(all).ok())
@@ -121,7 +120,7 @@ fn table() -> Vec<ProcessRow> {
         .collect()
 }
 
-/// Parses `pid (name) state ppid …`; the name may hold anything, so what counts starts behind the last `)`.
+/// Parses `pid (name) state ppid …`. The name may contain anything, so parsing starts after the last `)`.
 fn read_row(pid: i32) -> Option<ProcessRow> {
     use std::io::Read as _;
     let mut text = [0_u8; STAT_BYTES];
@@ -145,7 +144,7 @@ fn read_row(pid: i32) -> Option<ProcessRow> {
     })
 }
 
-/// Collects every process that has ended; the status of `main` if it is among them.
+/// Reaps every process that has ended. Returns the status of `main` if it is among them.
 pub(in crate::child) fn reap(main: Pid) -> Option<WaitStatus> {
     let mut found = None;
     while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {

@@ -1,4 +1,5 @@
-//! The archive that an engine gives out: an OCI layout, or what docker wrote before version 25, of which a layout is made.
+//! Reads the image archive that an engine exports: an OCI layout, or docker's format before version 25, which is converted to a
+//! layout.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -9,16 +10,16 @@ use serde::Deserialize;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-/// Files of an image.
+/// The maximum number of files of an image.
 const MAX_FILES: usize = 1024;
 
-/// Largest list of an archive, bytes.
+/// The maximum size of an archive's manifest list, in bytes.
 const MAX_LIST_BYTES: u64 = 4 << 20;
 
-/// The list of an archive that is no layout.
+/// The manifest list of an archive that is not a layout.
 const LIST: &str = "manifest.json";
 
-/// An entry of it.
+/// One entry of that list.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct DockerArchiveEntry {
@@ -26,11 +27,11 @@ struct DockerArchiveEntry {
     layers: Vec<String>,
 }
 
-/// Takes an image's files, and nothing else, out of an archive: `into` is a layout then. `id`: the image's, by which an archive that is
-/// no layout is known.
+/// Extracts an image's files, and nothing else, from an archive. `into` is a layout afterwards. `id` is the image's id, which is
+/// checked if the archive is not a layout.
 ///
 /// # Errors
-/// It holds no image, another one, or more than `max_bytes`.
+/// The archive contains no image, another one, or more than `max_bytes`.
 pub(super) fn open(archive: &Path, into: &Path, id: &str, max_bytes: u64) -> io::Result<()> {
     let blobs = into.join("blobs/sha256");
     fs::create_dir_all(&blobs)?;
@@ -73,9 +74,9 @@ pub(super) fn open(archive: &Path, into: &Path, id: &str, max_bytes: u64) -> io:
     }
 }
 
-/// What a file of an archive is to us.
+/// What a member of an archive is.
 enum ArchiveMember {
-    /// Of a layout, by its place there.
+    /// A file of a layout, with its path there.
     Layout(String),
     List,
     /// A configuration or a layer.
@@ -103,18 +104,18 @@ fn is_hash(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// A file of the layout, by its content.
+/// A file of the layout, identified by its content.
 struct Blob {
-    /// Hexadecimal.
+    /// The digest in hexadecimal.
     digest: String,
     size: u64,
 }
 
-/// Parts of an archive that is no layout.
+/// Parts of an archive that is not a layout.
 #[derive(Default)]
 struct DockerArchiveParts {
     files: HashMap<String, Blob>,
-    /// A layer that is there by another name: only the first of several that are alike has content.
+    /// Layers that are links to another layer: only the first of several identical layers has content.
     links: HashMap<String, String>,
     list: Vec<u8>,
 }
@@ -124,7 +125,7 @@ impl DockerArchiveParts {
         let Some(ArchiveMember::Part(name)) = ArchiveMember::of(path) else {
             return;
         };
-        // `../HASH/layer.tar`, from the folder beside.
+        // `../HASH/layer.tar`, relative to the folder beside it.
         let mut parts = target.components();
         if parts.next() == Some(Component::ParentDir)
             && let Some(ArchiveMember::Part(target)) = ArchiveMember::of(parts.as_path())
@@ -180,7 +181,7 @@ impl DockerArchiveParts {
     }
 }
 
-/// Writes a blob by the name of its content, which is given back.
+/// Writes a blob under its digest, which is returned.
 fn keep(from: &mut impl Read, blobs: &Path) -> io::Result<String> {
     let work = blobs.join("part");
     let mut file = File::create(&work)?;
@@ -203,7 +204,7 @@ fn keep(from: &mut impl Read, blobs: &Path) -> io::Result<String> {
 mod tests {
     use super::*;
 
-    /// An archive of these files, and of links where the content begins with `-> `.
+    /// An archive with these files. Content that begins with `-> ` makes a link.
     fn archive(at: &Path, files: &[(&str, &[u8])]) {
         let mut tar = tar::Builder::new(File::create(at).unwrap());
         for (name, content) in files {
@@ -291,7 +292,7 @@ mod tests {
             );
         }
         assert_eq!(blob(manifest["layers"][0]["digest"].as_str().unwrap()), layer);
-        // Not the image that was asked for; a part that is not there; links that lead elsewhere.
+        // Not the requested image; a missing part; links that lead elsewhere.
         let other = open(&file, &folder.path().join("other"), &"0".repeat(64), 1 << 20);
         assert!(other.unwrap_err().to_string().contains("and not `0000"));
         for wrong in ["-> /etc/passwd", "-> ../../etc/passwd", "-> ../x/layer.tar"] {

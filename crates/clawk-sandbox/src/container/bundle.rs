@@ -1,4 +1,4 @@
-//! The bundle's `config.json`: no right, no network of its own, a read-only root, and what the plan shows. Pure.
+//! The bundle's `config.json`: no capabilities, no network, a read-only root, and the mounts of the plan. Pure.
 
 use std::path::{Path, PathBuf};
 
@@ -8,16 +8,16 @@ use super::guard::ContainerGuardedCalls;
 use super::seccomp::{self, SeccompEnforcer};
 use clawk_plan::plan::Limits;
 
-/// One mount of the plan, or of the system's view.
+/// One mount of the plan or of the system view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ContainerBind {
-    /// What the runtime mounts: on the host, or below the stage's folder.
+    /// The path that the runtime mounts: on the host, or below the stage's folder.
     pub(super) source: PathBuf,
     pub(super) target: PathBuf,
     pub(super) writable: bool,
 }
 
-/// What runs.
+/// The process to run.
 #[derive(Debug)]
 pub(super) struct Process<'a> {
     pub(super) argv: Vec<&'a str>,
@@ -25,16 +25,16 @@ pub(super) struct Process<'a> {
     pub(super) cwd: &'a Path,
 }
 
-/// How the container's user stands for one of the host's.
+/// How the container's user maps to a host user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ContainerIdentity {
-    /// The agent is root: the tool is this user on the host and inside, without any right.
+    /// The agent is root: the tool has this user id on the host and inside, without any capabilities.
     Fixed(u32),
-    /// The agent is this user: inside a user namespace it looks like root, and is that user on the host.
+    /// The agent is this user. Inside a user namespace it looks like root; on the host it is this user.
     Mapped(u32, u32),
 }
 
-/// Everything the bundle says.
+/// Everything that the bundle contains.
 #[derive(Debug)]
 pub(super) struct OciBundle<'a> {
     pub(super) root: &'a Path,
@@ -44,14 +44,14 @@ pub(super) struct OciBundle<'a> {
     pub(super) limits: &'a Limits,
     pub(super) identity: ContainerIdentity,
     pub(super) cgroup: Option<&'a str>,
-    /// Who refuses calls, which of them wait, and where the runtime hands over the descriptor on which they do.
+    /// Which filter applies, which calls wait for the guard, and where the runtime passes on the guard's descriptor.
     pub(super) holds: SeccompEnforcer,
     pub(super) judged: ContainerGuardedCalls,
     pub(super) listener: Option<&'a Path>,
 }
 
 impl OciBundle<'_> {
-    /// The document.
+    /// The JSON document.
     pub(super) fn json(&self) -> Value {
         let (uid, gid) = match self.identity {
             ContainerIdentity::Fixed(uid) => (uid, uid),
@@ -118,7 +118,7 @@ impl OciBundle<'_> {
     fn linux(&self) -> Value {
         let mut kinds = vec!["pid", "ipc", "uts", "mount"];
         if matches!(self.identity, ContainerIdentity::Mapped(..)) {
-            // The stage of an ordinary user makes no network namespace: the runtime does, inside its user namespace.
+            // An ordinary user's stage makes no network namespace; the runtime makes it inside its user namespace.
             kinds.extend(["user", "network"]);
         }
         let namespaces: Vec<Value> = kinds.iter().map(|kind| json!({"type": kind})).collect();

@@ -1,4 +1,4 @@
-//! A control group around the runtime's own: its limits are ours, written and read back, whatever the engine does below.
+//! A control group around the runtime's own group. clawk writes its limits and reads them back, whatever the engine does below.
 
 use std::fs;
 use std::io;
@@ -10,39 +10,40 @@ use clawk_plan::plan::Limits;
 /// Where control groups are mounted.
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// The largest `memory.limit_in_bytes` that stands for "none" is near this.
+/// The page size. A memory limit may differ by less than this when it is read back, because the kernel rounds it to pages.
 const PAGE: u64 = 4096;
 
-/// Between our group and the runtime's: without limits, it sees a fork that ours refuses as one more than there may be.
+/// The group between clawk's and the runtime's, without limits. In it, a fork that clawk's group refuses is seen as one above the
+/// limit.
 const MIDDLE: &str = "in";
 
-/// The runtime's own group.
+/// The name of the runtime's own group.
 const BOX: &str = "box";
 
-/// What holds the limits of one run.
+/// The control groups that enforce the limits of one run.
 #[derive(Debug)]
 pub(super) struct ContainerCgroup {
     /// `cgroupsPath` of the bundle.
     pub(super) path: String,
-    /// One folder per hierarchy that has limits of ours.
+    /// One folder per hierarchy with clawk's limits.
     folders: Vec<PathBuf>,
-    /// The others, where the runtime makes folders of the same name.
+    /// The other hierarchies, in which the runtime creates folders of the same name.
     stray: Vec<PathBuf>,
     v2: bool,
     max_processes: u64,
-    /// Counts the kernel's out-of-memory notices under v1, where a kill is counted in the victim's own group, which is
-    /// gone when we look.
+    /// Counts the kernel's out-of-memory events with version 1. A kill is counted in the victim's own group, which no longer exists
+    /// when clawk reads it.
     notices: Option<OwnedFd>,
 }
 
-/// How this host serves control groups.
+/// How this host supports control groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     V1,
     V2,
 }
 
-/// The hierarchies that can hold memory and processes, if we may make groups in them.
+/// The hierarchies that can limit memory and processes, if clawk may create groups in them.
 pub(super) fn kind() -> Option<Kind> {
     let root = Path::new(ROOT);
     let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
@@ -54,17 +55,17 @@ pub(super) fn kind() -> Option<Kind> {
     v1.iter().all(|file| root.join(file).exists()).then_some(Kind::V1)
 }
 
-/// Whether a hierarchy of these controllers, with commas between, holds or forbids something.
+/// Whether a hierarchy with these controllers (comma-separated) limits or forbids something.
 pub(super) fn shows(controllers: &str) -> bool {
     let held = |word: &str| matches!(word, "memory" | "pids" | "cpu" | "devices");
     controllers.split(',').any(held)
 }
 
 impl ContainerCgroup {
-    /// Makes the groups and writes the limits; `beside` processes of ours are counted with the tool's.
+    /// Creates the groups and writes the limits. `beside` is the number of clawk's processes that count with the tool's.
     ///
     /// # Errors
-    /// A group can't be made, or a limit does not read back as written.
+    /// A group can't be created, or a limit does not read back as written.
     pub(super) fn make(kind: Kind, name: &str, limits: &Limits, beside: u64) -> io::Result<Self> {
         let root = Path::new(ROOT);
         let path = format!("/{name}/{MIDDLE}/{BOX}");
@@ -125,7 +126,7 @@ impl ContainerCgroup {
             }
         }
         let own = |path: &Path| self.folders.iter().any(|folder| folder == path);
-        // The stage shows the runtime no others.
+        // The stage shows the runtime only these hierarchies.
         let shown = |entry: &fs::DirEntry| shows(&entry.file_name().to_string_lossy());
         let others = fs::read_dir(root)?.flatten().filter(shown);
         let others = others.map(|entry| entry.path().join(name));
@@ -139,7 +140,7 @@ impl ContainerCgroup {
         self.folders.iter().map(of).collect()
     }
 
-    /// Whether the container's processes were accounted to us: the proof that the engine put them there.
+    /// Whether the container's processes were counted in clawk's group. This proves that the engine put them there.
     pub(super) fn was_used(&self) -> bool {
         let peak = if self.v2 {
             "memory.peak"
@@ -152,7 +153,7 @@ impl ContainerCgroup {
             .any(|peak| peak > 0)
     }
 
-    /// Whether somebody was killed for memory.
+    /// Whether a process was killed for memory.
     pub(super) fn memory_hit(&self) -> bool {
         let mut count = [0_u8; 8];
         match &self.notices {
@@ -163,7 +164,7 @@ impl ContainerCgroup {
         }
     }
 
-    /// Whether a fork was refused.
+    /// Whether the kernel refused a fork because of the process limit.
     pub(super) fn processes_hit(&self) -> bool {
         let mut peaks = self
             .folders
@@ -197,7 +198,7 @@ impl Drop for ContainerCgroup {
     }
 }
 
-/// A counter of the times that this group's limit could only be kept by killing.
+/// A counter of the out-of-memory kills in this group.
 fn notices(folder: &Path) -> io::Result<OwnedFd> {
     let flags = rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC;
     let counter = rustix::event::eventfd(0, flags)?;
@@ -209,7 +210,7 @@ fn notices(folder: &Path) -> io::Result<OwnedFd> {
     Ok(counter)
 }
 
-/// Removes the groups of a run whose owner died, after killing what is left in them.
+/// Removes the groups of a run whose owner died, after killing the processes in them.
 pub(super) fn sweep(name: &str) {
     let root = Path::new(ROOT);
     let hierarchies = fs::read_dir(root)
@@ -236,7 +237,7 @@ fn kill(group: &Path) {
     }
 }
 
-/// Removes a group and the runtime's below it. What was killed takes a moment to leave.
+/// Removes a group and the runtime's groups below it. Killed processes take a moment to leave.
 fn remove(folder: &Path) {
     for _ in 0..50 {
         let _ = fs::remove_dir(folder.join(MIDDLE).join(BOX)); // silent-ok: the runtime removed it

@@ -1,5 +1,5 @@
-//! Which runtime this host has: the first of the list that runs a container, ends with its exit code, and keeps it in the
-//! group whose limits are ours (R32).
+//! Chooses the OCI runtime: the first of the list that runs a container on this host, returns its exit code, and keeps it in the
+//! group with clawk's limits (R32).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use clawk_plan::level::{Level, SandboxRefusal};
 use clawk_plan::plan::MINIMAL_PATH;
 use clawk_plan::plan::{Filesystem, FsMode, Mount, Plan, PlanDefaults};
 
-/// The host user of a container's tools when the agent is root: nobody else's number.
+/// The host user id of a container's tools if the agent is root. No other user has it.
 const GUEST_UID: u32 = 1_996_000_000;
 
-/// How long a probe may take, milliseconds.
+/// The time limit of a probe, in milliseconds.
 const PROBE_MS: u64 = 15_000;
 
-/// What the probe's program ends with, when the walls stand.
+/// The exit code of the probe's program if the isolation works.
 const PROBE_CODE: i32 = 42;
 
-/// Looks from inside whether the walls stand: a runtime built without seccomp may leave a filter out and run all the same.
+/// Checks the isolation from inside: a runtime that was built without seccomp may ignore the filter and still run.
 const PROBE_SCRIPT: &str = r#"
 while read -r name value; do
   case $name in
@@ -39,7 +39,7 @@ case $caps in *[!0]*) exit 43 ;; esac
 exit 42
 "#;
 
-/// What the probe's script has found.
+/// Which check of the probe's script failed, from its exit code.
 fn got_through(code: Option<i32>) -> Option<&'static str> {
     match code? {
         43 => Some("its container has capabilities"),
@@ -50,18 +50,18 @@ fn got_through(code: Option<i32>) -> Option<&'static str> {
     }
 }
 
-/// A runtime that works here.
+/// A runtime that works on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerRuntime {
-    /// Its name, for the trace.
+    /// The runtime's name, for the trace.
     pub name: String,
-    /// Its program.
+    /// The runtime's program.
     pub path: PathBuf,
     pub(super) cgroup: Option<cgroup::Kind>,
     pub(super) holds: SeccompEnforcer,
-    /// Whether a guard can answer for files in its containers, or why not.
+    /// Whether a guard can check files in its containers, or the reason why not.
     pub(super) guards: Result<(), String>,
-    /// What held the probe.
+    /// The mechanisms that enforced the probe.
     pub mechanisms: Vec<String>,
 }
 
@@ -77,7 +77,7 @@ pub(super) fn guest_uid() -> u32 {
 const HINT: &str =
     "install an OCI runtime, for example Debian's package `runc`; `clawk doctor` says what fails";
 
-/// Tries the runtimes in order.
+/// Probes the runtimes in order.
 pub(super) async fn probe(
     launcher: &Launcher,
     settings: &Settings,
@@ -89,7 +89,7 @@ pub(super) async fn probe(
             faults.push(not_installed(name));
             continue;
         };
-        // Root makes groups; an ordinary user has the watcher, which needs nobody's leave.
+        // Root can create groups. For an ordinary user the watcher enforces the limits, which needs no permission.
         let mut kinds = vec![None];
         if rustix::process::geteuid().is_root() {
             kinds.extend(cgroup::kind().map(Some));
@@ -104,7 +104,7 @@ pub(super) async fn probe(
     Err(refusal("oci-runtime", faults.join("; "), HINT))
 }
 
-/// The refusal of a probe that would find none of the runtimes. Only looks; starts nothing.
+/// The refusal of a probe if none of the runtimes is installed. Starts nothing.
 pub(super) fn absent(settings: &Settings) -> Option<SandboxRefusal> {
     let names = &settings.runtimes;
     let none = names.iter().all(|name| locate(name).is_none());
@@ -118,7 +118,8 @@ fn not_installed(name: &str) -> String {
     format!("`{name}` is not installed")
 }
 
-/// One runtime with one way to hold limits: under our filter if all works there, else by its own list. Why neither does.
+/// Probes one runtime with one way to enforce limits: with clawk's filter if that works, otherwise with the runtime's own list. On
+/// failure, returns the reasons.
 async fn with(
     launcher: &Launcher,
     path: &Path,
@@ -149,14 +150,14 @@ async fn with(
     }
 }
 
-/// Whether it runs a container, and what of a guard there is then.
+/// Checks whether it runs a container, and whether a guard works there.
 async fn works(launcher: &Launcher, mut found: ContainerRuntime) -> Result<ContainerRuntime, String> {
     found.mechanisms = try_it(launcher, &found).await?;
     found.guards = probe_guard(launcher, &found).await;
     Ok(found)
 }
 
-/// The program of a name in the usual folders, or at a path, where it can be run.
+/// Finds an executable program by name in the usual folders, or by path.
 pub(crate) fn locate(name: &str) -> Option<PathBuf> {
     let runs = |path: &Path| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
     if name.contains('/') {
@@ -168,7 +169,7 @@ pub(crate) fn locate(name: &str) -> Option<PathBuf> {
         .find(|path| runs(path))
 }
 
-/// One run, and whether its limits held.
+/// Runs one container. Also returns whether its limits were enforced.
 async fn run_once(
     launcher: &Launcher,
     spec: &Spec,
@@ -183,7 +184,7 @@ async fn run_once(
     Ok((outcome, held))
 }
 
-/// In a writable folder of which one name is kept, with nothing there that could be covered.
+/// Checks the guard in a writable folder with one protected name. No file has that name yet, so no cover is possible.
 const GUARD_SCRIPT: &str = r#"
 (: > free) || exit 47
 (: > kept) 2>/dev/null && exit 48
@@ -192,7 +193,7 @@ mv free kept 2>/dev/null && exit 48
 exit 42
 "#;
 
-/// Whether the runtime hands the calls of its containers over to a guard that decides.
+/// Checks whether the runtime passes its containers' calls to a guard.
 async fn probe_guard(launcher: &Launcher, found: &ContainerRuntime) -> Result<(), String> {
     let folder = run::scratch().map_err(|error| error.to_string())?;
     let (mode, writable) = (FsMode::Scoped, true);
@@ -231,10 +232,10 @@ async fn probe_guard(launcher: &Launcher, found: &ContainerRuntime) -> Result<()
     }
 }
 
-/// Filters of a container where ours is passed on: that one, and the runtime's list.
+/// How many filters a container has if it inherits clawk's: that one, and the runtime's.
 const OURS_AND_ITS: u32 = 2;
 
-/// How many filters hold this process, and so whatever it starts.
+/// How many filters apply to this process, and so to everything that it starts.
 fn filters_of_ours() -> Option<u32> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?; // silent-ok: nothing is known then
     let mut lines = status.lines();

@@ -1,7 +1,7 @@
-//! The guard of a container (ADR 0028): the same judge as in a box of level `process`. The runtime hands over the descriptor on
-//! which the tool's calls wait (the OCI's `seccomp.listenerPath`); a process of ours enters the container, becomes its user
-//! without any right, and answers: with what is denied, and with the agent's own files. It ends with the container's first
-//! process; when it ends before, every call that would have waited for it fails.
+//! The guard of a container (ADR 0028), with the same checks as in a sandbox of level `process`. The runtime passes on the
+//! descriptor on which the tool's calls wait (the OCI's `seccomp.listenerPath`). A clawk process enters the container, becomes its
+//! user without any capabilities, and answers the calls: it checks denied paths and the agent's own files. It ends with the
+//! container's first process. If it ends earlier, every call that would wait for it fails.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -25,25 +25,25 @@ use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::{Denied, Filesystem};
 use clawk_plan::preflight::path::lexical;
 
-/// Where the runtime hands the descriptor over, in a run's folder.
+/// The socket in a run's folder over which the runtime passes the descriptor.
 pub(super) const SOCKET: &str = "guard";
 
-/// The most that a runtime says about a container, bytes.
+/// The maximum size of the runtime's description of a container, in bytes.
 const MAX_STATE_BYTES: usize = 64 << 10;
 
 /// Which calls wait for the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ContainerGuardedCalls {
-    /// None: there is no guard.
+    /// No calls: there is no guard.
     Nothing,
-    /// Those that change something, and those that start a program: the first of them ends what the runtime does itself.
+    /// Calls that change something, and calls that start a program. The first start of a program ends the runtime's own work.
     Changes,
-    /// All that name a file.
+    /// All calls that name a file.
     All,
 }
 
 impl ContainerGuardedCalls {
-    /// For the trace; `keeps`: there are own files.
+    /// Names for the trace. `keeps`: the agent's own files are protected.
     pub(super) fn names(self, keeps: bool) -> impl Iterator<Item = &'static str> {
         let denied = (self == Self::All).then_some("guard:denied_paths");
         let own = (self != Self::Nothing && keeps).then_some("guard:own_files");
@@ -51,30 +51,30 @@ impl ContainerGuardedCalls {
     }
 }
 
-/// What the guard of one run judges by, in the container's names.
+/// The rules for one run's guard, with the container's paths.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct ContainerGuardRules {
     pub(super) filesystem: Filesystem,
     pub(super) base: PathBuf,
-    /// Denied files that have further names, by device and inode.
+    /// Device and inode of denied files that have other hard links.
     pub(super) aliases: HashSet<(u64, u64)>,
     pub(super) kept: RuntimeFileGuard,
-    /// The container's groups, which count the guard as well: what it does is the tool's work.
+    /// The container's groups. The guard joins them, because it works for the tool.
     pub(super) groups: Vec<PathBuf>,
-    /// Who the tool is inside.
+    /// The tool's user id inside the container.
     pub(super) user: u32,
-    /// The container has a user namespace.
+    /// Whether the container has a user namespace.
     pub(super) mapped: bool,
 }
 
-/// What the runtime says of the container whose descriptor it hands over.
+/// The runtime's description of the container to which the descriptor belongs.
 #[derive(Deserialize)]
 struct State {
     pid: i32,
 }
 
-/// The same rules for what the container calls these places: where a mount's name, or a name below it, is a link, a path that is
-/// denied lies elsewhere than its text says.
+/// The denied paths under the container's names. If a mount's name, or a name below it, is a link, the real path of a denied path
+/// differs from its text.
 pub(super) fn denied_inside(
     denied: &[Denied],
     base: &Path,
@@ -97,8 +97,8 @@ pub(super) fn denied_inside(
     Ok(all)
 }
 
-/// Starts the process that waits for the runtime. To be called by the stage, which has one thread; whatever comes of it, the
-/// stage goes on to become the runtime.
+/// Starts the process that waits for the runtime. The stage, which has one thread, calls this. Whatever the result is, the stage
+/// continues and becomes the runtime.
 pub(super) fn start(folder: &Path, watch: &ContainerGuardRules) -> io::Result<()> {
     let listener = UnixListener::bind(folder.join(SOCKET))?;
     let parent = rustix::process::getpid();
@@ -109,7 +109,7 @@ pub(super) fn start(folder: &Path, watch: &ContainerGuardRules) -> io::Result<()
     sys::end(i32::from(done.is_err()))
 }
 
-/// Waits for the descriptor, and for the guard's end: the container's first process ends only when the guard was reaped.
+/// Waits for the descriptor, and then for the guard's end. The container's first process can end only after the guard was reaped.
 fn outside(
     listener: &UnixListener,
     watch: &ContainerGuardRules,
@@ -139,7 +139,7 @@ fn outside(
     }
 }
 
-/// The guard itself: a process of the container, of the tool's user.
+/// The guard itself: a process in the container, with the tool's user.
 fn inside(calls: OwnedFd, watch: &ContainerGuardRules, mounts: &File) -> io::Result<()> {
     for group in &watch.groups {
         std::fs::write(group.join("cgroup.procs"), "0")?;
@@ -170,7 +170,7 @@ fn inside(calls: OwnedFd, watch: &ContainerGuardRules, mounts: &File) -> io::Res
             begun |= matches!(notice.call, libc::SYS_execve | libc::SYS_execveat);
             match begun {
                 true => guard.decide(&notice)?,
-                // The runtime itself, which has yet to become the tool: it waits for its last word by a pipe of its own.
+                // This call comes from the runtime before it becomes the tool; it waits for its last message over its own pipe.
                 false => sys::let_through(&guard.listener, notice.id),
             }
         } else if !asks.is_empty() {
@@ -179,11 +179,12 @@ fn inside(calls: OwnedFd, watch: &ContainerGuardRules, mounts: &File) -> io::Res
     }
 }
 
-/// The tool's user, no right but the one to read what a call's words lead to, and nothing to be got by looking at us.
+/// Becomes the tool's user, keeps only the capability to read the memory that a call's arguments point to, and prevents other
+/// processes from inspecting this one.
 fn give_up_rights(user: u32) -> io::Result<()> {
-    // A tool's mask is applied by the guard.
+    // The guard applies the tool's umask itself.
     rustix::process::umask(Mode::empty());
-    // Pipes that wait for their other end are opened by children that nobody asks about.
+    // Children open pipes that wait for their other end; nobody waits for these children.
     sys::forget_children()?;
     rustix::thread::set_no_new_privs(true)?;
     rustix::thread::set_keep_capabilities(true)?;
@@ -207,7 +208,7 @@ fn give_up_rights(user: u32) -> io::Result<()> {
     }
 }
 
-/// They end when the tool closes them.
+/// Closes the tool's streams: they must end when the tool closes them.
 fn let_go_of_the_tools_streams() -> io::Result<()> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
@@ -216,7 +217,7 @@ fn let_go_of_the_tools_streams() -> io::Result<()> {
     Ok(())
 }
 
-/// The descriptor, and whose it is.
+/// Receives the descriptor and the container's description.
 fn receive(stream: &UnixStream) -> io::Result<(OwnedFd, State)> {
     let mut text = vec![0_u8; MAX_STATE_BYTES];
     let (bytes, fds) = passing::receive(stream, &mut text, RecvFlags::empty())?;

@@ -1,5 +1,5 @@
-//! An image from a folder in the OCI layout: every blob verified by its digest, unpacked once, kept by the digest of its
-//! manifest.
+//! Unpacks an image from a folder in the OCI layout. Every blob is verified by its digest. The result is unpacked once and cached
+//! by the digest of its manifest.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -12,19 +12,19 @@ use sha2::{Digest as _, Sha256};
 
 use super::layer::{self, UnpackBudget};
 
-/// Largest JSON document of a layout, bytes.
+/// The maximum size of a JSON document of a layout, in bytes.
 const MAX_JSON_BYTES: u64 = 4 << 20;
 
-/// Most layers.
+/// The maximum number of layers.
 const MAX_LAYERS: usize = 128;
 
-/// Most files of all layers together.
+/// The maximum number of files of all layers together.
 const MAX_ENTRIES: u64 = 1_000_000;
 
-/// Where the image's name stands in an index.
+/// The annotation in an index that has the image's name.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
-/// Which image, and how much of it.
+/// Which image to unpack, and its limits.
 #[derive(Debug, Clone)]
 pub struct ImageRequest {
     /// The layout's folder.
@@ -33,37 +33,37 @@ pub struct ImageRequest {
     pub tag: Option<String>,
     /// The manifest's digest.
     pub digest: Option<String>,
-    /// What all layers together may unpack to, bytes.
+    /// The maximum total size of all unpacked layers, in bytes.
     pub max_bytes: u64,
-    /// Who owns the files, where that can be chosen.
+    /// The user that should own the files, if that can be chosen.
     pub owner: u32,
 }
 
 /// An unpacked image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageRootfs {
-    /// Its files.
+    /// The folder with its files.
     pub path: PathBuf,
     /// `sha256:…` of its manifest.
     pub digest: String,
 }
 
-/// Why an image is not used.
+/// The reason why an image is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// A file can't be read or written.
     #[error("{what}: {error}")]
     Io {
-        /// Which file, or which step.
+        /// The file or the step.
         what: String,
         /// The cause.
         #[source]
         error: io::Error,
     },
-    /// Bytes are not those that their digest names.
+    /// The bytes do not match their digest.
     #[error("the content of `{0}` does not match its digest: the image was changed or damaged")]
     Digest(String),
-    /// The layout does not say what it should.
+    /// The layout is invalid.
     #[error("{0}")]
     Broken(String),
 }
@@ -106,10 +106,10 @@ struct DiffIds {
     diff_ids: Vec<String>,
 }
 
-/// Unpacks the image below `cache`, unless that is done already.
+/// Unpacks the image below `cache`, unless it is there already.
 ///
 /// # Errors
-/// The layout is broken, a digest does not fit, a layer tries to leave its root, or it is larger than allowed.
+/// The layout is invalid, a digest does not match, a layer tries to leave its root, or the image is larger than allowed.
 pub fn unpack(wanted: &ImageRequest, cache: &Path) -> Result<ImageRootfs, ImageError> {
     let chosen = choose(wanted)?;
     let hash = hash_of(&chosen.digest)?;
@@ -128,7 +128,7 @@ pub fn unpack(wanted: &ImageRequest, cache: &Path) -> Result<ImageRootfs, ImageE
         ));
     }
     private(cache)?;
-    // Made beside its place and moved there whole: an interrupted unpacking is never taken for an image.
+    // Unpacked beside its final place and then renamed, so that an interrupted unpacking is never used as an image.
     let work = tempdir_in(cache)?;
     let unpacked = work.0.join("rootfs");
     private(&unpacked)?;
@@ -145,7 +145,7 @@ pub fn unpack(wanted: &ImageRequest, cache: &Path) -> Result<ImageRootfs, ImageE
     for place in ["proc", "dev", "tmp", "etc"] {
         let _ = rustix::fs::mkdirat(&root, place, rustix::fs::Mode::from_raw_mode(0o755)); // silent-ok: the image has it; else the mount says so
     }
-    // Some runtimes give a memory file system the mode of the folder below it.
+    // Some runtimes give an in-memory file system the mode of the folder below it.
     let tmp = rustix::fs::openat(
         &root,
         "tmp",
@@ -184,11 +184,11 @@ fn one_layer(
     };
     let mut plain = HashingReader::new(plain);
     let unpacked = layer::unpack(&mut plain, root, wanted.owner, budget);
-    // What an archive carries behind its end counts for the digests; more than the budget is no padding.
+    // Bytes after the end of the archive count for the digest. More than the budget can't be padding.
     let drained = io::copy(&mut (&mut plain).take(budget.bytes.max(1 << 20)), &mut io::sink());
     let got = plain.digest();
     drop(io::copy(&mut (&mut file).take(1 << 20), &mut io::sink())); // the checksum below judges what was read
-    // The digest first: what is wrong with bytes that are not the image's is of no interest.
+    // Check the digest first: other errors of wrong bytes do not matter.
     if file.digest() != descriptor.digest {
         return Err(ImageError::Digest(descriptor.digest.clone()));
     }
@@ -215,7 +215,7 @@ fn choose(wanted: &ImageRequest) -> Result<OciDescriptor, ImageError> {
             .manifests
             .retain(|one| one.annotations.get(REF_NAME).is_some_and(|name| name == tag));
     }
-    // An index may name indexes; two levels are in use.
+    // An index may contain indexes; real images use two levels.
     for _ in 0..3 {
         let mut fitting = index
             .manifests
@@ -250,7 +250,7 @@ fn ours(platform: &Platform) -> bool {
     platform.os == "linux" && platform.architecture == here
 }
 
-/// Reads a small blob and checks it against its name.
+/// Reads a small blob and checks its digest.
 fn json<T: for<'de> Deserialize<'de>>(layout: &Path, digest: &str) -> Result<T, ImageError> {
     let bytes = read(&blob(layout, digest)?)?;
     if format!("sha256:{}", hex::encode(Sha256::digest(&bytes))) != digest {
@@ -263,7 +263,7 @@ fn parse<T: for<'de> Deserialize<'de>>(bytes: &[u8], what: &str) -> Result<T, Im
     serde_json::from_slice(bytes).map_err(|error| ImageError::Broken(format!("`{what}`: {error}")))
 }
 
-/// Opens a regular file; a pipe would be waited for without end.
+/// Opens a regular file. Opening a pipe could block forever.
 fn open(path: &Path) -> Result<File, ImageError> {
     if !std::fs::metadata(path).map_err(io_at(path))?.is_file() {
         return Err(ImageError::Broken(format!(
@@ -283,7 +283,7 @@ fn read(path: &Path) -> Result<Vec<u8>, ImageError> {
     Ok(bytes)
 }
 
-/// The hexadecimal digits of a digest; nothing else may become part of a path.
+/// The hexadecimal digits of a digest. Nothing else may become part of a path.
 fn hash_of(digest: &str) -> Result<&str, ImageError> {
     let hash = digest.strip_prefix("sha256:").filter(|hash| {
         hash.len() == 64
@@ -308,7 +308,7 @@ fn io_at(path: &Path) -> impl FnOnce(io::Error) -> ImageError {
     move |error| ImageError::Io { what, error }
 }
 
-/// A folder that only we may enter.
+/// Creates a folder that only this user can enter.
 pub(crate) fn private(path: &Path) -> Result<(), ImageError> {
     fs::DirBuilder::new()
         .recursive(true)
@@ -317,7 +317,7 @@ pub(crate) fn private(path: &Path) -> Result<(), ImageError> {
         .map_err(io_at(path))
 }
 
-/// Removed with everything in it, unless it was moved away.
+/// A temporary folder. Dropping it removes it with its content, unless it was moved.
 struct UnpackFolder(PathBuf);
 
 impl Drop for UnpackFolder {
@@ -332,7 +332,7 @@ fn tempdir_in(cache: &Path) -> Result<UnpackFolder, ImageError> {
     Ok(UnpackFolder(path))
 }
 
-/// Hashes what is read through it.
+/// Hashes everything that is read through it.
 struct HashingReader<R> {
     inner: R,
     hash: Sha256,

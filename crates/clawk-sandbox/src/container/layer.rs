@@ -1,7 +1,7 @@
-//! Unpacking one layer of an image: untrusted bytes that name paths.
+//! Unpacks one layer of an image: untrusted bytes that contain paths.
 //!
-//! INVARIANT: every path is walked from the root folder's descriptor, one component at a time, following no link; so no
-//! name in a layer, nor a link that an earlier layer made, leads out of the root.
+//! INVARIANT: every path is walked from the root folder's descriptor, one component at a time, following no link. So neither a name
+//! in a layer nor a link that an earlier layer made leads out of the root.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,17 +13,17 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
 use tar::{Archive, EntryType};
 
-/// Bounds of one image, counted down over its layers.
+/// The limits of one image; they decrease with each layer.
 #[derive(Debug)]
 pub(super) struct UnpackBudget {
     pub(super) bytes: u64,
     pub(super) entries: u64,
 }
 
-/// Longest path in a layer, components.
+/// The maximum number of components of a path in a layer.
 const MAX_DEPTH: usize = 256;
 
-/// Unpacks a tar stream over `root`. Devices are left out, set-id bits dropped; everything belongs to `owner`.
+/// Unpacks a tar stream over `root`. Devices are skipped and set-id bits dropped; all files belong to `owner`.
 pub(super) fn unpack(
     tar: impl Read,
     root: &OwnedFd,
@@ -74,7 +74,7 @@ pub(super) fn unpack(
             }
             EntryType::Symlink => {
                 remove(&parent, name)?;
-                // The text is the container's to follow, inside its own root.
+                // The container resolves the link's text inside its own root.
                 rustix::fs::symlinkat(
                     target.ok_or_else(|| wrong("a link without a target"))?,
                     &parent,
@@ -90,7 +90,7 @@ pub(super) fn unpack(
                 }
                 rustix::fs::linkat(&from, old, &parent, name, AtFlags::empty())?;
             }
-            // Devices, pipes, extensions: nothing that a read-only root needs.
+            // Devices, pipes, extensions: a read-only root needs none of these.
             _ => continue,
         }
         let id = (Uid::from_raw(owner), Gid::from_raw(owner));
@@ -102,7 +102,7 @@ pub(super) fn unpack(
     Ok(())
 }
 
-/// The path without its leading slash and dots. `..` is refused rather than guessed at.
+/// The path without leading slash and dots. A path with `..` is refused.
 fn inside(path: &Path) -> io::Result<PathBuf> {
     let mut out = PathBuf::new();
     for component in path.components() {
@@ -120,7 +120,7 @@ fn inside(path: &Path) -> io::Result<PathBuf> {
     Ok(out)
 }
 
-/// Opens the folder, making what is missing; a link or a file in the way is refused.
+/// Opens the parent folder, and creates missing folders. A link or a file in the path is refused.
 fn open_parent(root: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
     let mut at = root.try_clone()?;
     for name in path.iter() {
@@ -155,12 +155,12 @@ fn folder(parent: &OwnedFd, name: &Path, mode: Mode) -> io::Result<()> {
         Err(error) => return Err(error.into()),
     }
     let opened = rustix::fs::openat(parent, name, folder_flags(), Mode::empty())?;
-    // The owner must be able to go on unpacking below.
+    // The owner must be able to continue unpacking below.
     rustix::fs::fchmod(&opened, mode | Mode::RWXU)?;
     Ok(())
 }
 
-/// Removes what has this name: a file, a link, or a folder with everything below it, following no link.
+/// Removes the entry with this name: a file, a link, or a folder with everything below it. Links are not followed.
 fn remove(parent: &OwnedFd, name: &Path) -> io::Result<()> {
     match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(rustix::io::Errno::NOENT) => return Ok(()),
@@ -175,7 +175,7 @@ fn remove(parent: &OwnedFd, name: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// An opaque folder hides what lower layers put there, not what this layer did.
+/// Empties a folder that is marked opaque: the content of lower layers is removed, that of this layer stays.
 fn clear(folder: &OwnedFd, path: &Path, made: &BTreeSet<PathBuf>) -> io::Result<()> {
     for child in children(folder)? {
         let whole = path.join(&child);
@@ -198,7 +198,7 @@ fn children(folder: &OwnedFd) -> io::Result<Vec<PathBuf>> {
     Ok(names)
 }
 
-/// The folder itself, to unpack into.
+/// Opens the folder into which the image is unpacked.
 pub(super) fn open_root(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(CWD, path, folder_flags(), Mode::empty())?)
 }

@@ -1,5 +1,5 @@
-//! Which paths of a view have to be covered because `denied_paths` says so (R33): what is there when the run starts,
-//! under every name that it has.
+//! Finds the paths of a view that must be covered because of `denied_paths` (R33): everything that exists when the run starts,
+//! under all of its names.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -9,34 +9,34 @@ use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::Denied;
 use clawk_plan::preflight::path::lexical;
 
-/// A part of the host that the container sees.
+/// A host path that the container sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VisibleMount {
-    /// On the host, without links.
+    /// The real path on the host.
     pub(super) source: PathBuf,
-    /// In the container.
+    /// The path in the container.
     pub(super) target: PathBuf,
-    /// Programs and libraries of the system, which hold no secret of anybody: globs that start elsewhere are not looked
-    /// for in there.
+    /// Whether these are the system's programs and libraries, which contain no secrets. Globs that start elsewhere are not searched
+    /// there.
     pub(super) system: bool,
 }
 
-/// The most files that are looked at; a larger mount with globs to hide is refused.
+/// The maximum number of files that are checked. A larger mount with globs to hide is refused.
 const MAX_LOOKED_AT: usize = 200_000;
 
-/// The most paths that are covered.
+/// The maximum number of covered paths.
 const MAX_MASKS: usize = 2_048;
 
-/// What is denied of a view.
+/// The denied paths of a view.
 #[derive(Debug, Default)]
 pub(crate) struct MaskedPaths {
     /// Paths in the container that must be covered.
     pub(crate) paths: Vec<PathBuf>,
-    /// Files of them that have further names, by device and inode.
+    /// Device and inode of those files that have other hard links.
     pub(crate) inodes: BTreeSet<(u64, u64)>,
 }
 
-/// Looks for what must be covered.
+/// Finds the paths that must be covered.
 pub(crate) fn masks(denied: &[Denied], base: &Path, shown: &[VisibleMount]) -> Result<MaskedPaths, String> {
     let mut found = BTreeSet::new();
     let mut inodes = BTreeSet::new();
@@ -65,7 +65,7 @@ pub(crate) fn masks(denied: &[Denied], base: &Path, shown: &[VisibleMount]) -> R
             }
             walk(part, &globs, base, &mut inodes, &mut found, &mut looked_at)?;
         }
-        // A second name may come before the one that the glob fits.
+        // Another hard link may be found before the name that the glob matches.
         if !inodes.is_empty() {
             for part in shown.iter().filter(|part| !part.system) {
                 walk(part, &[], base, &mut inodes, &mut found, &mut looked_at)?;
@@ -81,7 +81,7 @@ pub(crate) fn masks(denied: &[Denied], base: &Path, shown: &[VisibleMount]) -> R
     })
 }
 
-/// `/usr` of `/usr/lib`.
+/// The first component: `/usr` of `/usr/lib`.
 fn top(path: &Path) -> PathBuf {
     path.components().take(2).collect()
 }
@@ -94,7 +94,7 @@ fn join(target: &Path, below: &Path) -> PathBuf {
     }
 }
 
-/// Device and inode of a file that has further names.
+/// Device and inode of a file, if it has other hard links.
 fn other_names(path: &Path) -> Option<(u64, u64)> {
     let meta = path.symlink_metadata().ok()?; // silent-ok: it is gone
     (meta.is_file() && meta.nlink() > 1).then(|| (meta.dev(), meta.ino()))
@@ -140,8 +140,8 @@ fn walk(
     Ok(())
 }
 
-/// Paths in the container that are the agent's own and must be read-only: each as it is there, and further names of the same
-/// file. What is masked needs no cover.
+/// The agent's own files in the container that must be read-only: each existing path, and other hard links of the same file. Masked
+/// paths need no cover.
 pub(super) fn covers(
     kept: &RuntimeFileGuard,
     shown: &[VisibleMount],
@@ -184,8 +184,8 @@ pub(super) fn covers(
     Ok(found.iter().filter(alone).cloned().collect())
 }
 
-/// Shallow mounts first; and the folders between a writable mount and one below it, so that a tool can't move them: the next
-/// call would find something else by the name.
+/// Sorts mounts, parents first, and adds the folders between a writable mount and a mount below it. Then a tool can't move these
+/// folders; otherwise the next call would find something else under the name.
 pub(super) fn with_holders(mut mounts: Vec<(PathBuf, bool)>) -> Vec<(PathBuf, bool)> {
     let mut between: Vec<(PathBuf, bool)> = Vec::new();
     for (path, _) in &mounts {

@@ -1,7 +1,9 @@
-//! Level `container`: an OCI runtime runs our own bundle; nothing of the engine's defaults is relied on (CKP §5.7, R32–R36).
+//! Level `container`: an OCI runtime runs a bundle that clawk writes. It does not rely on any default of an engine (CKP §5.7,
+//! R32–R36).
 //!
-//! The launcher's supervisor stays outside: it keeps time, caps output and reaps. Below it `clawk __oci` ([`stage`]) makes
-//! namespaces whose mounts and network end with it, and becomes the runtime. What is run: `bundle`. From what: `image`.
+//! The launcher's supervisor stays outside: it enforces the time limit, limits the output and reaps processes. Below it,
+//! `clawk __oci` ([`stage`]) makes namespaces whose mounts and network end with it, and becomes the runtime. See `bundle` for what
+//! is run and `image` for the files.
 
 mod archive;
 mod bundle;
@@ -35,23 +37,23 @@ pub(crate) use run::{fresh_name, known_refusal};
 /// The runtimes that are tried, in this order.
 pub const RUNTIMES: [&str; 4] = ["runc", "crun", "youki", "runsc"];
 
-/// `[sandbox.container]` of `clawk.toml`.
+/// `[sandbox.container]` of `clawk.toml`: the settings of level `container`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// OCI runtimes to try, names or full paths. The first that really runs a container is used.
+    /// OCI runtimes to try, as names or full paths. The first one that really runs a container is used.
     pub runtimes: Vec<String>,
-    /// A folder in the OCI image layout whose image is the view. Absent: this host's `/usr`, read-only, with an `/etc` made up.
+    /// A folder in the OCI image layout whose image is the root. Absent: this host's `/usr`, read-only, with a synthetic `/etc`.
     pub image: Option<PathBuf>,
-    /// Which image of the layout: the value of `org.opencontainers.image.ref.name`. Needed if there are several.
+    /// The image in the layout: the value of `org.opencontainers.image.ref.name`. Required if there are several images.
     pub tag: Option<String>,
-    /// `docker` or `podman`, a name or a full path: whose store holds [`Settings::engine_image`].
+    /// `docker` or `podman`, as a name or a full path. Its store contains [`Settings::engine_image`].
     pub engine: String,
-    /// An image of the engine's store, as the engine calls it, in the place of a layout.
+    /// An image in the engine's store, under the engine's name, instead of a layout.
     pub engine_image: Option<String>,
-    /// The manifest's digest, `sha256:…`, or of an engine's image its id; another image is refused.
+    /// The digest of the manifest (`sha256:…`), or the id of an engine's image. Another image is refused.
     pub digest: Option<String>,
-    /// The most that an image may unpack to, MiB.
+    /// The maximum unpacked size of an image, in MiB.
     pub max_image_mb: u64,
 }
 
@@ -69,11 +71,11 @@ impl Default for Settings {
     }
 }
 
-/// The level's state in one agent: what was found, once.
+/// The state of this level in one agent: the cached results of probes.
 #[derive(Debug, Default)]
 pub(crate) struct Backend {
     pub(crate) settings: Settings,
-    /// Where unpacked images are kept.
+    /// Where unpacked images are cached.
     pub(crate) cache: Option<PathBuf>,
     found: OnceCell<Result<ContainerRuntime, SandboxRefusal>>,
     image: OnceCell<Result<image::ImageRootfs, String>>,
@@ -88,12 +90,12 @@ impl Backend {
         }
     }
 
-    /// What a probe found, if there was one.
+    /// The probe's result, if there was a probe.
     pub(crate) fn known(&self) -> Option<&Result<ContainerRuntime, SandboxRefusal>> {
         self.found.get()
     }
 
-    /// The runtime that really runs containers here; probed once.
+    /// The runtime that really runs containers here. Probed once.
     pub(crate) async fn found(&self, launcher: &Launcher) -> Result<&ContainerRuntime, SandboxRefusal> {
         let found = self
             .found
@@ -102,7 +104,7 @@ impl Backend {
         found.as_ref().map_err(Clone::clone)
     }
 
-    /// The image's files, unpacked and verified; `None` for the system's view.
+    /// The image's unpacked and verified files; `None`: the system view is used.
     pub(crate) async fn rootfs(
         &self,
         launcher: &Launcher,
@@ -155,7 +157,7 @@ impl Backend {
     }
 }
 
-/// Runs a program in a container of its own.
+/// Runs a program in a new container.
 pub(crate) async fn launch(
     launcher: &Launcher,
     backend: &Backend,
@@ -182,7 +184,7 @@ pub(crate) async fn launch(
     run.finish(spec, ended?)
 }
 
-/// Starts a service in a container of its own.
+/// Starts a service in a new container.
 pub(crate) async fn serve(
     launcher: &Launcher,
     backend: &Backend,
@@ -201,7 +203,7 @@ pub(crate) async fn serve(
     Ok(service.enclosed(obtained, keep))
 }
 
-/// How long the stage may take to open the way out, milliseconds.
+/// How long the stage may take to pass on the listening socket, in milliseconds.
 const DOOR_MS: u64 = 10_000;
 
 async fn prepare(launcher: &Launcher, backend: &Backend, spec: &Spec) -> Result<ContainerRun, LaunchError> {
@@ -210,7 +212,7 @@ async fn prepare(launcher: &Launcher, backend: &Backend, spec: &Spec) -> Result<
             let missing = "`apple-container` runs on macOS only";
             return Err(refusal("apple-container", missing, "leave `runtime` out of the Sandbox").into());
         }
-        // Asked for by name because it is stronger: nothing else will do.
+        // The manifest names it because it is stronger, so no other runtime may be used.
         Some("gvisor") if backend.settings.runtimes != ["runsc"] => {
             let missing = "`runtime: gvisor` needs gVisor's `runsc` and nothing else";
             let hint = "install gVisor and set `[sandbox.container] runtimes = [\"runsc\"]`";

@@ -1,5 +1,5 @@
-//! What the stage makes in its own mount namespace, so that nothing of it has to be removed: a file system in memory for the
-//! runtime's state, the mounts' places and the system's root; and the system's programs in that root, each by a mount of our own.
+//! What the stage makes in its own mount namespace, so that nothing of it has to be removed: an in-memory file system for the
+//! runtime's state, the mount points and the system's root. The system's programs are mounted into that root.
 
 use std::fs;
 use std::io;
@@ -13,13 +13,13 @@ use super::cgroup::shows;
 use super::stage::{StageOrder, set_attributes};
 use super::view::system_root;
 
-/// Where it is mounted, in a run's folder.
+/// The mount point in a run's folder.
 const INSIDE: &str = "t";
 
-/// A folder's places and the runtime's state need no more.
+/// The mount options. The size is enough for mount points and the runtime's state.
 const OPTIONS: &str = "mode=0700,size=16m";
 
-/// The folder in memory of a run; an ordinary user's stage can mount nothing, and has it on disk.
+/// A run's in-memory folder. An ordinary user's stage can't mount anything, so there it is on disk.
 pub(super) fn inside(folder: &Path) -> PathBuf {
     folder.join(INSIDE)
 }
@@ -29,7 +29,7 @@ pub(super) fn root_of(folder: &Path) -> PathBuf {
     inside(folder).join("root")
 }
 
-/// Makes it.
+/// Mounts the in-memory folder and makes the root.
 pub(super) fn make(folder: &Path, order: &StageOrder) -> io::Result<()> {
     let inside = inside(folder);
     fs::create_dir(&inside)?;
@@ -46,7 +46,7 @@ pub(super) fn make(folder: &Path, order: &StageOrder) -> io::Result<()> {
     Ok(())
 }
 
-/// Mounts a part of the host below `root` by its own name, read-only.
+/// Mounts a host path below `root` under the same name, read-only.
 fn show(path: &Path, root: &Path) -> io::Result<()> {
     let at = root.join(path.strip_prefix("/").map_err(io::Error::other)?);
     let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -67,7 +67,7 @@ fn show(path: &Path, root: &Path) -> io::Result<()> {
     put(&tree, &at)
 }
 
-/// A mount of this place alone, which lies nowhere yet.
+/// A detached mount of this path alone.
 pub(super) fn copy_of(source: &OwnedFd) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     Ok(rustix::mount::open_tree(
@@ -77,7 +77,7 @@ pub(super) fn copy_of(source: &OwnedFd) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Puts it there.
+/// Attaches the mount.
 pub(super) fn put(tree: &OwnedFd, at: &Path) -> io::Result<()> {
     Ok(rustix::mount::move_mount(
         tree,
@@ -88,8 +88,8 @@ pub(super) fn put(tree: &OwnedFd, at: &Path) -> io::Result<()> {
     )?)
 }
 
-/// Takes hierarchies of control groups that hold no limit of ours out of this mount namespace: the runtime makes a group in each
-/// that it sees.
+/// Unmounts control group hierarchies without clawk's limits from this mount namespace. The runtime creates a group in each
+/// hierarchy that it sees.
 pub(super) fn hide_other_hierarchies() -> io::Result<()> {
     for place in others(&fs::read_to_string("/proc/self/mountinfo")?) {
         rustix::mount::unmount(place, UnmountFlags::DETACH)?;
@@ -97,7 +97,7 @@ pub(super) fn hide_other_hierarchies() -> io::Result<()> {
     Ok(())
 }
 
-/// Those that limit memory and processes, weigh the time, or forbid devices stay.
+/// The hierarchies to unmount. Those that limit memory and processes, weight CPU time or forbid devices stay.
 fn others(mounts: &str) -> Vec<&str> {
     let other = |line: &&str| {
         let Some((_, kind)) = line.split_once(" - ") else {

@@ -1,4 +1,4 @@
-//! One run in a container: its folder, its group, what the launcher is to start, and what became of it.
+//! One run in a container: its folder, its group, the launch spec, and its result.
 
 use std::fs;
 use std::io;
@@ -22,18 +22,18 @@ use crate::launch::{EgressServerHandle, LaunchError, LaunchOutcome, Launcher, Li
 use clawk_plan::level::{CodeOrigin, Level, ObtainedEnforcement, SandboxRefusal};
 use clawk_plan::plan::{NetworkMode, Plan};
 
-/// What the supervisor's own count may see beyond the limits, the runtime itself: where a group holds them, and where the
-/// count is all that holds them.
+/// How many processes the supervisor may count above the limits, because it counts the runtime as well: if a group enforces the
+/// limits, and if only this count enforces them.
 const BESIDE_GROUP: (u64, u64) = (128, 64);
 const BESIDE_NONE: (u64, u64) = (24, 16);
 
-/// Begins the name of everything that a run makes on the host.
+/// The prefix of the names of everything that a run creates on the host.
 const PREFIX: &str = "clawk-";
 
-/// A run that is prepared or under way. Dropping it removes everything that it made.
+/// A run that is prepared or running. Dropping it removes everything that it created.
 #[derive(Debug)]
 pub(crate) struct ContainerRun {
-    /// What the launcher starts: the stage, outside of every wall, which becomes the runtime.
+    /// The spec of the process that the launcher starts: the stage, without isolation, which becomes the runtime.
     pub(crate) spec: Spec,
     folder: PathBuf,
     group: Option<ContainerCgroup>,
@@ -41,7 +41,7 @@ pub(crate) struct ContainerRun {
     door: Option<UnixListener>,
 }
 
-/// A name that says whose it is: our process and when it started, so that nobody else's is ever swept.
+/// A name that contains its owner, which is this process's id and start time. So the runs of another process are never removed.
 pub(crate) fn fresh_name() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let pid = std::process::id();
@@ -49,7 +49,7 @@ pub(crate) fn fresh_name() -> String {
     format!("{PREFIX}{pid}-{born}-{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// When a process started, clock ticks since boot.
+/// When a process started, in clock ticks since boot.
 fn born(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?; // silent-ok: no such process
     stat.rsplit_once(')')?
@@ -60,7 +60,7 @@ fn born(pid: u32) -> Option<u64> {
         .ok()
 }
 
-/// The folder of all runs; in memory where there is such a place, since a run's environment may hold secrets.
+/// The folder of all runs. It is in memory if possible, because a run's environment may contain secrets.
 fn base() -> PathBuf {
     let user = rustix::process::geteuid();
     let candidates = match user.is_root() {
@@ -71,7 +71,7 @@ fn base() -> PathBuf {
     fitting.unwrap_or_else(|| std::env::temp_dir().join(format!("clawk-{}", user.as_raw())))
 }
 
-/// Removes what runs left behind whose owner was killed.
+/// Removes the remains of runs whose owner was killed.
 pub(super) fn sweep() {
     for entry in fs::read_dir(base()).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -92,7 +92,7 @@ pub(super) fn sweep() {
 }
 
 impl ContainerRun {
-    /// Writes the bundle and makes the group. Nothing runs yet.
+    /// Writes the bundle and creates the group. Starts nothing.
     pub(crate) fn prepare(
         launcher: &Launcher,
         spec: &Spec,
@@ -171,7 +171,7 @@ impl ContainerRun {
         Ok(run)
     }
 
-    /// What will be told about the walls.
+    /// Records the enforced isolation.
     fn record(
         &mut self,
         spec: &Spec,
@@ -214,7 +214,7 @@ impl ContainerRun {
         }
         held.extend(judged.names(keeps).map(str::to_owned));
         if !spec.plan.filesystem().denied.is_empty() && judged != ContainerGuardedCalls::All {
-            // A mask covers what is there; a file that the host makes later in a mount is seen.
+            // A mask covers only what exists. A file that the host creates later in a mount is visible.
             self.obtained
                 .missing
                 .push("denied_paths:made-by-the-host-meanwhile".to_owned());
@@ -229,7 +229,7 @@ impl ContainerRun {
         }
     }
 
-    /// Hands the container's listening socket to who serves it; returns when it is served.
+    /// Passes the container's listening socket to the egress gate. Returns when it is served.
     pub(crate) async fn open_door(&mut self, spec: &Spec) -> Result<Option<EgressServerHandle>, LaunchError> {
         let (Some(door), Some(gate)) = (self.door.take(), &spec.gate) else {
             return Ok(None);
@@ -260,14 +260,14 @@ impl ContainerRun {
         }
     }
 
-    /// Whether the engine kept the container inside the limits that were made for it.
+    /// Whether the engine kept the container inside clawk's limits.
     pub(crate) fn limits_held(&self) -> bool {
         self.group.as_ref().is_none_or(ContainerCgroup::was_used)
     }
 
-    /// From the runtime's end to the tool's.
+    /// Converts the runtime's end to the tool's end.
     pub(crate) fn finish(&self, spec: &Spec, outcome: LaunchOutcome) -> Result<LaunchOutcome, LaunchError> {
-        // The runtime writes this file once the tool runs: without it, nothing of the tool did.
+        // The runtime writes this file when the tool runs. Without it, nothing of the tool has run.
         if !self.folder.join("pid").exists() && outcome.limit.is_none() {
             return Err(spec.setup(&self.complaint(&outcome)));
         }
@@ -307,7 +307,7 @@ impl ContainerRun {
         &self.obtained
     }
 
-    /// Why the runtime started nothing, in its own last words.
+    /// The reason why the runtime started nothing, from its last output.
     pub(crate) fn complaint(&self, outcome: &LaunchOutcome) -> String {
         let log = fs::read_to_string(self.folder.join("log.json")).unwrap_or_default();
         let said = log
@@ -333,7 +333,7 @@ impl Drop for ContainerRun {
     }
 }
 
-/// Where the container's listening socket comes out, if somebody is to serve it.
+/// The socket over which the container's listening socket is received, if there is a gate.
 fn door(spec: &Spec, folder: &Path) -> io::Result<Option<UnixListener>> {
     if spec.gate.is_none() || spec.plan.network().mode == NetworkMode::Deny || !root_user() {
         return Ok(None);
@@ -358,7 +358,7 @@ pub(super) fn identity() -> ContainerIdentity {
     }
 }
 
-/// The stage under the launcher's supervisor: level `none`, since the walls are the container's.
+/// The spec of the stage under the launcher's supervisor. It has level `none`, because the container provides the isolation.
 fn inner(launcher: &Launcher, spec: &Spec, folder: &Path, grouped: bool) -> Spec {
     let (megabytes, threads) = if grouped { BESIDE_GROUP } else { BESIDE_NONE };
     let limits = spec.plan.limits();
@@ -398,7 +398,7 @@ fn process<'a>(spec: &'a Spec, cwd: &'a Path) -> Process<'a> {
     }
 }
 
-/// Why nothing can run, if an earlier probe or a look shows it.
+/// The refusal that an earlier probe or check has shown, if any.
 pub(crate) fn known_refusal(backend: &super::Backend) -> Option<SandboxRefusal> {
     match backend.known() {
         Some(found) => found.as_ref().err().cloned(),
@@ -406,14 +406,14 @@ pub(crate) fn known_refusal(backend: &super::Backend) -> Option<SandboxRefusal> 
     }
 }
 
-/// A folder for a probe, among those of runs; removed with everything in it.
+/// A folder for a probe, in the folder of runs. It is removed with its content.
 pub(super) fn scratch() -> io::Result<ScratchFolder> {
     let folder = base().join(fresh_name());
     private(&folder).map_err(io::Error::other)?;
     Ok(ScratchFolder(folder))
 }
 
-/// See [`scratch`].
+/// A temporary folder; see [`scratch`].
 #[derive(Debug)]
 pub(super) struct ScratchFolder(PathBuf);
 

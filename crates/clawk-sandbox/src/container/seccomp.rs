@@ -1,6 +1,7 @@
-//! The system calls of a container (R34, ADR 0030). Where the runtime starts the tool as a process of this kernel, it runs under our own
-//! filter, that of a strict box, and what it says itself, as the OCI wants it, only takes back what it needed and sends calls to
-//! the guard. Any other runtime says all of it: an allow-list, so that what its library does not know yet is refused too.
+//! The system calls of a container (R34, ADR 0030). If the runtime starts the tool as a process of this kernel, clawk's own filter
+//! of a strict sandbox applies. The runtime's own OCI list then only removes the calls that the runtime itself needed, and sends
+//! calls to the guard. For other runtimes, the OCI list is a complete allow-list, so that calls unknown to its library are refused
+//! too.
 
 use std::fs;
 use std::io;
@@ -12,17 +13,17 @@ use serde_json::{Value, json};
 use super::guard::ContainerGuardedCalls;
 use crate::child::cell::filter::around_runtime;
 
-/// Who holds the tool to which calls.
+/// Which filter restricts the tool's system calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SeccompEnforcer {
-    /// Our filter, which the runtime inherits; its own list adds to it.
+    /// clawk's filter, which the runtime inherits, and the runtime's own list.
     Ours,
-    /// The runtime's list alone.
+    /// Only the runtime's list.
     Runtime,
 }
 
-/// What a runtime calls to make a container, and no tool may: our filter lets it through, its own list does not. A runtime's library
-/// passes over names that it does not know: nothing newer than the listener (libseccomp 2.5) may stand here.
+/// Calls that a runtime needs to create a container and that a tool must not make. clawk's filter allows them; the runtime's list
+/// refuses them. A runtime's library ignores names that it does not know, so nothing newer than libseccomp 2.5 may be listed here.
 const OF_RUNTIMES: [(i64, &str); 20] = [
     (libc::SYS_unshare, "unshare"),
     (libc::SYS_setns, "setns"),
@@ -47,7 +48,7 @@ const OF_RUNTIMES: [(i64, &str); 20] = [
 ];
 
 impl SeccompEnforcer {
-    /// Writes our filter for the stage to install before it becomes the runtime, if it is to.
+    /// Writes clawk's filter to `file`, if the stage is to install it before it becomes the runtime.
     pub(super) fn pass_on(self, file: &Path) -> io::Result<bool> {
         match self {
             Self::Ours => fs::write(file, ours()?).map(|()| true),
@@ -56,7 +57,7 @@ impl SeccompEnforcer {
     }
 }
 
-/// Our filter, made once.
+/// clawk's filter, built once.
 fn ours() -> io::Result<&'static [u8]> {
     static MADE: OnceLock<Vec<u8>> = OnceLock::new();
     if let Some(made) = MADE.get() {
@@ -66,12 +67,12 @@ fn ours() -> io::Result<&'static [u8]> {
     Ok(MADE.get_or_init(|| made))
 }
 
-/// `fchmodat2`, Linux 6.6, for which a guard would have to be asked by a name that libraries may not know: to our filter, the kernel
-/// does not have it, and libc takes another way.
+/// `fchmodat2`, Linux 6.6. A guard would need its name, which libraries may not know. So clawk's filter reports that the kernel
+/// does not have it, and libc uses another call.
 const SYS_FCHMODAT2: i64 = 452;
 
-/// What programs need. Not here: namespaces, mounts, keyrings, bpf, ptrace, io_uring, modules, clocks, handles, filters of the tool's
-/// own, which would be asked first.
+/// The calls that programs need. Not included: namespaces, mounts, keyrings, bpf, ptrace, io_uring, modules, clocks, file handles,
+/// and seccomp filters of the tool, which would be asked first.
 const ALLOWED: &str = "accept accept4 access alarm arch_prctl bind brk cachestat capget capset chdir chown \
 clock_getres clock_gettime clock_nanosleep close close_range connect copy_file_range dup dup2 dup3 epoll_create \
 epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2 execve execveat exit exit_group faccessat \
@@ -98,11 +99,11 @@ sysinfo tee tgkill time timer_create timer_delete timer_getoverrun timer_gettime
 timerfd_gettime timerfd_settime times tkill truncate umask uname unlink unlinkat utime utimensat utimes vfork wait4 \
 waitid write writev";
 
-/// Programs fall back when these are not there, and give up when they are forbidden.
+/// Programs use other calls if these do not exist, but fail if they are forbidden.
 const UNKNOWN: [&str; 4] = ["clone3", "openat2", "io_uring_setup", "memfd_secret"];
 
-/// Calls that change something by its name, which wait for the guard where there is one; those of which some are let through and some
-/// are refused stand with their arguments.
+/// Calls that change something by name. They wait for the guard if there is one. Calls that are allowed only with certain arguments
+/// are in the lists below.
 const CHANGING: [&str; 12] = [
     "rename",
     "renameat",
@@ -118,7 +119,7 @@ const CHANGING: [&str; 12] = [
     "symlinkat",
 ];
 
-/// Calls that change or give a mode, by the place of it.
+/// Calls that change or set a mode, with the position of the mode argument.
 const MODES: [(&str, u32); 5] = [
     ("chmod", 1),
     ("fchmod", 1),
@@ -126,20 +127,20 @@ const MODES: [(&str, u32); 5] = [
     ("fchmodat2", 2),
     ("creat", 1),
 ];
-/// By the place of the flags.
+/// Calls that open files, with the position of the flags argument.
 const OPENING: [(&str, u32); 2] = [("open", 1), ("openat", 2)];
-/// By the place of the mode.
+/// Calls that create nodes, with the position of the mode argument.
 const MAKING: [(&str, u32); 2] = [("mknod", 1), ("mknodat", 2)];
 
 const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
 const EAFNOSUPPORT: u32 = 97;
-/// Set-user-id and set-group-id.
+/// The set-user-id and set-group-id bits.
 const SET_ID: u32 = 0o6000;
 const FILE_KIND: u32 = 0o170_000;
-/// Plain files (two ways to say it) and pipes.
+/// Types that are allowed: plain files (two encodings) and pipes.
 const HARMLESS_KINDS: [u32; 3] = [0, 0o100_000, 0o010_000];
-/// Character devices, block devices, sockets.
+/// Types that are refused: character devices, block devices, sockets.
 const OTHER_KINDS: [u32; 3] = [0o020_000, 0o060_000, 0o140_000];
 const O_WRONLY: u32 = 1;
 const O_RDWR: u32 = 2;
@@ -147,33 +148,33 @@ const O_TRUNC: u32 = 0o1000;
 const O_CREAT: u32 = 0o100;
 /// `O_TMPFILE` without `O_DIRECTORY`.
 const O_TMPFILE: u32 = 0o20_000_000;
-/// Flags by which opening changes or makes a file.
+/// Open flags that change or create a file.
 const CHANGING_FLAGS: [u32; 5] = [O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, O_TMPFILE];
-/// A flag of `renameat2` that leaves a device behind.
+/// The flag of `renameat2` that leaves a device node behind.
 const WHITEOUT: u32 = 4;
-/// Every `CLONE_NEW…` flag that `clone` takes.
+/// All `CLONE_NEW…` flags of `clone`.
 const NAMESPACES: u32 = 0x7e02_0000;
-/// Terminal requests that put words into another's mouth, as in a box.
+/// Dangerous terminal ioctls, the same as in a sandbox of level `process`.
 const TERMINAL: [u32; 4] = [0x5412, 0x541c, 0x541d, 0x5423];
-/// A command of `fcntl`: whoever opens a leased file waits for its holder, on the host, too.
+/// The command `F_SETLEASE` of `fcntl`: opening a leased file waits for the lease holder, also on the host.
 const SET_LEASE: u32 = 1024;
 const AF_UNIX: u32 = 1;
 const AF_INET: u32 = 2;
 const AF_INET6: u32 = 10;
-/// What of a socket's type says the kind.
+/// The bits of a socket's type that give the kind.
 const SOCKET_KIND: u32 = 0xf;
 const STREAM: u32 = 1;
 const DATAGRAM: u32 = 2;
 const RAW: u32 = 3;
 const SEQPACKET: u32 = 5;
-/// Raw, reliable datagrams, sequences, DCCP, packets.
+/// Refused socket kinds: raw, reliable datagrams, sequenced packets, DCCP, packet.
 const RARE_SOCKETS: [u32; 5] = [RAW, 4, SEQPACKET, 6, 10];
 
 const ALLOW: &str = "SCMP_ACT_ALLOW";
 const NOTIFY: &str = "SCMP_ACT_NOTIFY";
 const REFUSE: &str = "SCMP_ACT_ERRNO";
 
-/// `linux.seccomp` of a bundle; what is judged waits for who listens at `listener`.
+/// Builds `linux.seccomp` of a bundle. Guarded calls wait for the process that listens at `listener`.
 pub(super) fn profile(
     holds: SeccompEnforcer,
     judged: ContainerGuardedCalls,
@@ -190,8 +191,8 @@ pub(super) fn profile(
     profile
 }
 
-/// What the runtime needed and no tool may, and what the guard is asked for. Where our filter refuses a call, it is refused,
-/// whatever is said here.
+/// The runtime's list if clawk's filter applies: refuses the calls that only the runtime needs, and sends calls to the guard. A
+/// call that clawk's filter refuses stays refused.
 fn beside_ours(judged: ContainerGuardedCalls) -> Value {
     let mut rules = OciSeccompRules::default();
     rules.always(&OF_RUNTIMES.map(|(_, name)| name), refuse(EPERM));
@@ -203,7 +204,7 @@ fn beside_ours(judged: ContainerGuardedCalls) -> Value {
             rules.when(name, refuse(EPERM), &[masked(mode, FILE_KIND, kind)]);
         }
     }
-    // Compared over 64 bits: words that the kernel would cut short are other families, too.
+    // Compared as 64 bits: values that the kernel would truncate are other families, too.
     let between = (AF_INET + 1..AF_INET6).map(|family| compared(0, "EQ", family));
     let families = [compared(0, "LT", AF_INET), compared(0, "GT", AF_INET6)]
         .into_iter()
@@ -241,7 +242,7 @@ fn beside_ours(judged: ContainerGuardedCalls) -> Value {
     json!({"defaultAction": ALLOW, "syscalls": rules.0})
 }
 
-/// Everything, for a runtime that does not pass our filter on.
+/// The complete list, for a runtime that does not inherit clawk's filter.
 fn whole(judged: ContainerGuardedCalls) -> Value {
     let waits = |name: &&str| {
         judged != ContainerGuardedCalls::Nothing && (CHANGING.contains(name) || name.starts_with("execve"))
@@ -256,7 +257,7 @@ fn whole(judged: ContainerGuardedCalls) -> Value {
     json!({"defaultAction": REFUSE, "defaultErrnoRet": EPERM, "syscalls": rules.0})
 }
 
-/// Calls that open, make, or change the mode, without set-id bits and devices.
+/// Rules for calls that open, create or change the mode, without set-id bits and devices.
 fn files(rules: &mut OciSeccompRules, judged: ContainerGuardedCalls) {
     let granted = || {
         action(if judged == ContainerGuardedCalls::Nothing {
@@ -275,7 +276,7 @@ fn files(rules: &mut OciSeccompRules, judged: ContainerGuardedCalls) {
                 rules.when(name, action(ALLOW), &[without(flags, O_CREAT | O_TMPFILE)]);
                 rules.when(name, action(ALLOW), &[without(flags + 1, SET_ID)]);
             }
-            // No two of these fit the same call: which of two actions would count is not said anywhere. The guard refuses
+            // No two of these rules match the same call, because it is not specified which one would apply. The guard refuses
             // set-id bits.
             ContainerGuardedCalls::Changes => {
                 let mut before = 0;
@@ -295,7 +296,7 @@ fn files(rules: &mut OciSeccompRules, judged: ContainerGuardedCalls) {
     }
 }
 
-/// Calls whose arguments say whether they are harmless.
+/// Rules for calls that are harmless only with certain arguments.
 fn by_arguments(rules: &mut OciSeccompRules) {
     for family in [AF_INET, AF_INET6] {
         for kind in [STREAM, DATAGRAM] {
@@ -318,8 +319,8 @@ fn by_arguments(rules: &mut OciSeccompRules) {
     }
 }
 
-/// Masks and values one of which fits every word of 32 bits but `values`. The kernel looks at no more of such an argument, so that no
-/// comparison may either.
+/// Masks and values such that every 32-bit word except `values` matches one of them. The kernel reads only 32 bits of such an
+/// argument, so a comparison must not use more.
 fn all_but(values: &[u32]) -> Vec<(u32, u32)> {
     fn below(values: &[u32], mask: u32, value: u32, found: &mut Vec<(u32, u32)>) {
         let hit = values.iter().any(|one| one & mask == value);
@@ -351,19 +352,19 @@ fn architecture() -> &'static str {
     }
 }
 
-/// The `syscalls` of a profile.
+/// The `syscalls` list of a profile.
 #[derive(Debug, Default)]
 struct OciSeccompRules(Vec<Value>);
 
 impl OciSeccompRules {
-    /// Whatever the arguments.
+    /// Adds a rule that ignores the arguments.
     fn always(&mut self, names: &[&str], answer: OciSeccompAction) {
         if !names.is_empty() {
             self.add(json!({"names": names}), answer);
         }
     }
 
-    /// Where all of `args` fit.
+    /// Adds a rule that applies if all of `args` match.
     fn when(&mut self, name: &str, answer: OciSeccompAction, args: &[Value]) {
         self.add(json!({"names": [name], "args": args}), answer);
     }
@@ -377,7 +378,7 @@ impl OciSeccompRules {
     }
 }
 
-/// An action, and the error of a refusal.
+/// An action, and the error number of a refusal.
 type OciSeccompAction = (&'static str, Option<u32>);
 
 fn action(action: &'static str) -> OciSeccompAction {
@@ -396,12 +397,12 @@ fn compared(index: u32, how: &str, value: u32) -> Value {
     json!({"index": index, "value": value, "op": format!("SCMP_CMP_{how}")})
 }
 
-/// This bit is set.
+/// A condition: this bit is set.
 fn has(index: u32, bit: u32) -> Value {
     masked(index, bit, bit)
 }
 
-/// None of the mask's bits is set.
+/// A condition: none of the mask's bits is set.
 fn without(index: u32, mask: u32) -> Value {
     masked(index, mask, 0)
 }

@@ -1,5 +1,5 @@
-//! `clawk __oci FOLDER`: between the supervisor and the OCI runtime. It makes the mount and network namespaces that the
-//! container is built in, so that nothing of either outlives the run, and then becomes the runtime.
+//! `clawk __oci FOLDER`: the process between the supervisor and the OCI runtime. It makes the mount and network namespaces in which
+//! the container is created, so that nothing of them outlives the run. Then it becomes the runtime.
 
 use std::fs;
 use std::io::{self, Read};
@@ -21,41 +21,41 @@ use super::root;
 use crate::child::cell::filter;
 use crate::passing;
 
-/// The first argument that leads here.
+/// The first argument that starts the stage.
 pub const MODE: &str = "__oci";
 
-/// The third argument where groups hold the limits.
+/// The third argument if groups enforce the limits.
 pub(crate) const HELD: &str = "held";
 
-/// The first argument of the process that only lends its user namespace.
+/// The first argument of the process that only provides its user namespace.
 const HOLD: &str = "hold";
 
-/// Files of a run's folder.
+/// Names of files in a run's folder.
 pub(super) const ORDER: &str = "stage.json";
 pub(super) const DOOR: &str = "door";
 pub(super) const FILTER: &str = "filter";
 
-/// What the stage is to do.
+/// The order for the stage.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct StageOrder {
     pub(super) runtime: PathBuf,
     pub(super) name: String,
-    /// The runtime is to run under the filter that lies in the folder.
+    /// Whether the runtime runs under the filter in the folder.
     pub(super) filtered: bool,
-    /// What the guard judges by, if there is one.
+    /// The guard's rules, if there is a guard.
     pub(super) watch: Option<ContainerGuardRules>,
-    /// Parts of the host that the system's root shows, if there is one, read-only and by their own names.
+    /// Host paths that the system's root shows read-only under the same names; `None`: there is no system root.
     pub(super) system: Option<Vec<PathBuf>>,
-    /// Each hierarchy of control groups is a mount of its own.
+    /// Whether each control group hierarchy is a separate mount.
     pub(super) hierarchies: bool,
     pub(super) places: Vec<IdmappedMount>,
-    /// Bind a listening socket in the container's network and hand it out.
+    /// Whether to bind a listening socket in the container's network and pass it out.
     pub(super) door: bool,
-    /// Who the tool is on the host.
+    /// The tool's user id on the host.
     pub(super) guest: u32,
 }
 
-/// A part of the host, to be mounted so that the guest stands for its owner.
+/// A host path that is mounted so that the guest user appears as its owner.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct IdmappedMount {
     pub(super) source: PathBuf,
@@ -63,7 +63,7 @@ pub(super) struct IdmappedMount {
     pub(super) owner: u32,
 }
 
-/// Runs the stage; returns only when it failed, with the reason where the launcher looks for it.
+/// Runs the stage. Returns only on failure; the reason is written where the launcher reads it.
 #[must_use]
 pub fn main() -> ExitCode {
     let words: Vec<PathBuf> = std::env::args_os().skip(2).map(PathBuf::from).collect();
@@ -76,8 +76,8 @@ pub fn main() -> ExitCode {
     ExitCode::from(run(folder, None))
 }
 
-/// The same in a process that was forked for it, with one thread and no descriptors but the streams; `network` is a network
-/// namespace for this run alone, made ahead. Returns only when it failed: the code that the process is to end with.
+/// Runs the stage in a process that was forked for it, with one thread and only its streams open. `network` is a network namespace
+/// for this run alone, made in advance. Returns only on failure, with the exit code for the process.
 pub(crate) fn run(folder: &Path, network: Option<OwnedFd>) -> u8 {
     let Err(error) = become_runtime(folder, network);
     let line = serde_json::json!({"level": "error", "msg": error.to_string()});
@@ -116,7 +116,7 @@ fn become_runtime(folder: &Path, network: Option<OwnedFd>) -> io::Result<std::co
         guard::start(folder, watch)?;
     }
     if order.filtered {
-        // Without the right to do so, only who can gain none may install one.
+        // Without the capability, a process needs no_new_privs to install a filter.
         if !rustix::process::geteuid().is_root() {
             rustix::thread::set_no_new_privs(true)?;
         }
@@ -150,8 +150,8 @@ fn owners(places: &[IdmappedMount]) -> Vec<u32> {
     owners
 }
 
-/// Mounts a part of the host at its place, seen through `users`: what its owner owns is the guest's here, and what the
-/// guest makes is its owner's there. No set-id bit counts below it, and no device opens.
+/// Mounts a host path with the id map of `users`: files of its owner appear as the guest's, and files that the guest creates belong
+/// to its owner. Set-id bits and devices do not work below it.
 fn lend(place: &IdmappedMount, users: &OwnedFd) -> io::Result<()> {
     match place.source.is_dir() {
         true => fs::create_dir_all(&place.at)?,
@@ -160,7 +160,7 @@ fn lend(place: &IdmappedMount, users: &OwnedFd) -> io::Result<()> {
             fs::File::create(&place.at).map(drop)?;
         }
     }
-    // The place was found without following links that a tool could have made; none may have come since.
+    // The path was found without following links that a tool could have made; check that none was made since.
     let how = ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
     let path_only = OFlags::PATH | OFlags::CLOEXEC;
     let source = rustix::fs::openat2(CWD, &place.source, path_only, Mode::empty(), how)?;
@@ -205,7 +205,7 @@ pub(super) fn set_attributes(tree: &OwnedFd, set: u64, users: Option<&OwnedFd>) 
     }
 }
 
-/// A user namespace in which `owner` is seen as `guest`. A process that does nothing else lends it.
+/// A user namespace that maps `owner` to `guest`. A process that does nothing else provides it.
 fn users(owner: u32, guest: u32) -> io::Result<OwnedFd> {
     #[expect(
         clippy::disallowed_methods,
@@ -233,7 +233,7 @@ fn users(owner: u32, guest: u32) -> io::Result<OwnedFd> {
     made.map(OwnedFd::from)
 }
 
-/// The other side of [`users`].
+/// The process that [`users`] starts.
 fn hold() -> ExitCode {
     if nix::sched::unshare(CloneFlags::CLONE_NEWUSER).is_err() {
         return ExitCode::FAILURE; // silent-ok: the waiting side reads no byte
@@ -244,7 +244,7 @@ fn hold() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Brings `lo` up: a proxy listens there, and programs expect it.
+/// Activates `lo`: a proxy listens there, and programs expect it.
 #[expect(unsafe_code, reason = "no safe wrapper sets an interface's flags")]
 fn up() -> io::Result<()> {
     let socket = rustix::net::socket(
@@ -268,7 +268,7 @@ fn up() -> io::Result<()> {
     }
 }
 
-/// Binds the listening socket of the way out, hands it to clawk and waits until it is served.
+/// Binds the listening socket for network access, passes it to clawk, and waits until it is served.
 fn open_door(path: &Path) -> io::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", crate::launch::door::PORT))?;
     listener.set_nonblocking(true)?;
@@ -279,7 +279,7 @@ fn open_door(path: &Path) -> io::Result<()> {
     (&mut &stream).read_exact(&mut served)
 }
 
-/// The launcher's side of the door.
+/// Receives the listening socket in the launcher.
 pub(super) fn receive(stream: &UnixStream) -> io::Result<TcpListener> {
     let (_, fds) = passing::receive(stream, &mut [0], RecvFlags::empty())?;
     let fd = fds.into_iter().next();

@@ -1,6 +1,6 @@
-//! An image from the store of docker or podman: asked for by their command line, taken out as an OCI layout, and from there
-//! on like any other. The engine starts nothing: what runs is our own bundle, under the runtime that an engine would use,
-//! so none of an engine's defaults counts.
+//! Exports an image from the store of docker or podman, with their command line, as an OCI layout, which is then used like any
+//! other. The engine starts nothing: the runtime that an engine would use runs clawk's own bundle, so the engine's defaults have no
+//! effect.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,27 +13,27 @@ use clawk_plan::level::Level;
 use clawk_plan::plan::MINIMAL_PATH;
 use clawk_plan::plan::{Limits, Plan, PlanDefaults};
 
-/// How long an engine may take, milliseconds: images are large.
+/// The time limit for a question to an engine, in milliseconds. It is long because images are large.
 const ASK_MS: u64 = 20_000;
 const SAVE_MS: u64 = 600_000;
 
-/// Kept of what an engine says, bytes.
+/// How many bytes of an engine's output are kept.
 const SAID_BYTES: u64 = 16 << 10;
 
-/// Which engine, and which of its images.
+/// An engine and one of its images.
 #[derive(Debug)]
 pub(super) struct EngineImage<'a> {
-    /// `docker` or `podman`, a name or a full path.
+    /// `docker` or `podman`, as a name or a full path.
     pub(super) engine: &'a str,
-    /// As the engine calls it.
+    /// The image's name in the engine.
     pub(super) image: &'a str,
-    /// The image's id, if it must be this one.
+    /// The required image id, if any.
     pub(super) id: Option<&'a str>,
-    /// What may be taken out, bytes.
+    /// The maximum size of the export, in bytes.
     pub(super) max_bytes: u64,
 }
 
-/// The image's layout below `cache`; taken out unless that is done already.
+/// The image's layout below `cache`. It is exported unless it is there already.
 pub(super) async fn layout(
     launcher: &Launcher,
     stored: &EngineImage<'_>,
@@ -53,7 +53,7 @@ pub(super) async fn layout(
         return Ok(home);
     }
     private(cache).map_err(|error| error.to_string())?;
-    // Made beside its place and moved there whole.
+    // Exported beside its final place and then renamed.
     let work = ExportFolder(cache.join(format!(".{}", crate::container::fresh_name())));
     private(&work.0).map_err(|error| error.to_string())?;
     let archive = work.0.join("image.tar");
@@ -74,7 +74,8 @@ pub(super) async fn layout(
     }
 }
 
-/// Its id in the store, which names its content: what is taken out is this one, whatever the name means by then.
+/// The image's id in the store, which identifies its content. The export uses the id, so the name may change its meaning in
+/// between.
 async fn id(launcher: &Launcher, stored: &EngineImage<'_>) -> Result<String, String> {
     let words = ["image", "inspect", "--format", "{{.Id}}", stored.image];
     let outcome = ask(launcher, stored, &words.map(str::to_owned), ASK_MS).await?;
@@ -89,7 +90,7 @@ async fn id(launcher: &Launcher, stored: &EngineImage<'_>) -> Result<String, Str
     }
 }
 
-/// The command line that writes the image as one archive.
+/// The command line that exports the image as one archive.
 pub(super) fn save(engine: &str, archive: &Path, id: &str) -> Vec<String> {
     let podman = Path::new(engine)
         .file_name()
@@ -112,7 +113,7 @@ fn complaint(stored: &EngineImage<'_>, outcome: &LaunchOutcome) -> String {
     }
 }
 
-/// Asks the engine, which is a program of the operator's: outside of every box, with the time and output of any run.
+/// Runs the engine, which is a program of the operator: without isolation, but with limits on time and output.
 async fn ask(
     launcher: &Launcher,
     stored: &EngineImage<'_>,
@@ -137,7 +138,7 @@ async fn ask(
     running.await.map_err(|error| error.to_string())
 }
 
-/// What an engine of this user finds its store by; nothing of the agent's own environment.
+/// The environment by which an engine finds this user's store. Nothing else of the agent's environment is passed.
 fn environment() -> Vec<(String, String)> {
     let user = nix::unistd::geteuid();
     let mut env = vec![("PATH".to_owned(), MINIMAL_PATH.to_owned())];
@@ -150,7 +151,7 @@ fn environment() -> Vec<(String, String)> {
     env
 }
 
-/// Removed with everything in it.
+/// A temporary folder. Dropping it removes it with its content.
 struct ExportFolder(PathBuf);
 
 impl Drop for ExportFolder {

@@ -1,4 +1,4 @@
-//! What a container shows of the host: the system's programs or an image, the plan's mounts, and what covers parts of them.
+//! The files that a container sees: the system's programs or an image, the plan's mounts, and the covers over parts of them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,26 +20,26 @@ use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::{Filesystem, FsMode};
 use clawk_plan::preflight::path::lexical;
 
-/// What the container sees beyond its root.
+/// What the container sees in addition to its root.
 #[derive(Debug, Default)]
 pub(super) struct ContainerView {
     pub(super) binds: Vec<ContainerBind>,
-    /// Parts of the host that the stage puts into the root that it makes.
+    /// Host paths that the stage mounts into the root that it makes.
     pub(super) system: Vec<PathBuf>,
-    /// Mounts that the stage makes first, for the guest's user to own.
+    /// Mounts that the stage makes first, with the guest's user as owner.
     pub(super) places: Vec<IdmappedMount>,
     shown: Vec<VisibleMount>,
     pub(super) masks: Vec<PathBuf>,
-    /// Denied files that have further names, by device and inode.
+    /// Device and inode of denied files that have other hard links.
     aliases: BTreeSet<(u64, u64)>,
-    /// The agent's own files that writable mounts show, by the container's names as well.
+    /// The agent's own files that writable mounts show, also under the container's names.
     kept: RuntimeFileGuard,
-    /// The real places of writable mounts.
+    /// The real paths of writable mounts.
     owned: Vec<PathBuf>,
 }
 
 impl ContainerView {
-    /// What this run's container sees; what must be made for it first lies in `folder`.
+    /// The view of this run's container. Files that must be made for it are put into `folder`.
     pub(super) fn of(spec: &Spec, image: Option<&ImageRootfs>, folder: &Path) -> Result<Self, LaunchError> {
         let fs = spec.plan.filesystem();
         let mounts = match fs.mode {
@@ -82,7 +82,7 @@ impl ContainerView {
         Ok(view)
     }
 
-    /// Masks what is denied, and makes the agent's own files read-only.
+    /// Masks denied paths, and makes the agent's own files read-only.
     fn cover(&mut self, spec: &Spec, folder: &Path) -> Result<(), LaunchError> {
         let fs = spec.plan.filesystem();
         let found = masks(&fs.denied, &spec.anchor(), &self.shown)
@@ -108,13 +108,13 @@ impl ContainerView {
         Ok(())
     }
 
-    /// A writable mount shows the agent's own files.
+    /// Whether a writable mount shows the agent's own files.
     pub(super) fn keeps(&self) -> bool {
         !self.kept.is_empty()
     }
 
-    /// Which calls the guard has to answer, where the runtime has one; `guards` says why it has none. The agent's own files are
-    /// not kept by covers alone: they go when the owner's editor puts another file in the place of one.
+    /// Which calls the guard must answer, if the runtime supports a guard; `guards` has the reason if not. Covers alone do not
+    /// protect the agent's own files: a cover disappears if the owner's editor replaces the file.
     pub(super) fn judged(
         &self,
         spec: &Spec,
@@ -135,7 +135,7 @@ impl ContainerView {
         })
     }
 
-    /// What the guard judges by.
+    /// The guard's rules.
     pub(super) fn watch(
         &self,
         spec: &Spec,
@@ -161,7 +161,7 @@ impl ContainerView {
         })
     }
 
-    /// The host's programs and libraries.
+    /// Adds the host's programs and libraries.
     fn system(&mut self) {
         self.bind_as_is(Path::new("/usr"));
         for name in MERGED {
@@ -228,8 +228,8 @@ impl ContainerView {
         Ok(())
     }
 
-    /// Folders between a writable mount and what is covered below it: as mounts of their own they can't be moved, or the next
-    /// call would find what was masked under another name.
+    /// The folders between a writable mount and a covered path below it. As separate mounts they can't be moved. Otherwise the next
+    /// call would find the masked file under another name.
     fn above(&self, covered: &[PathBuf]) -> Vec<PathBuf> {
         let mut above = Vec::new();
         for mask in covered {
@@ -248,7 +248,7 @@ impl ContainerView {
         above
     }
 
-    /// A file in memory for this run alone.
+    /// Adds a file in memory for this run alone.
     fn place(&mut self, file: &InMemoryFile, folder: &Path) -> io::Result<()> {
         let plain =
             !file.name.is_empty() && !file.name.contains('/') && file.name != "." && file.name != "..";
@@ -269,7 +269,7 @@ impl ContainerView {
         Ok(())
     }
 
-    /// Where the tool starts: its folder if it is in view, else `/tmp`.
+    /// The start folder: the working directory if it is visible, otherwise `/tmp`.
     pub(super) fn cwd(&self, spec: &Spec) -> PathBuf {
         let wanted = spec.workdir.as_deref().unwrap_or(Path::new("/"));
         let seen = self
@@ -295,7 +295,7 @@ fn unguarded(missing: &str) -> SandboxRefusal {
 /// Links to `/usr` on merged systems, folders on others.
 const MERGED: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
-/// What programs read of the host's `/etc`; the rest is made up.
+/// Entries of the host's `/etc` that programs read. The rest of `/etc` is synthetic.
 const ETC_BINDS: [&str; 6] = [
     "alternatives",
     "ca-certificates",
@@ -305,7 +305,7 @@ const ETC_BINDS: [&str; 6] = [
     "ssl",
 ];
 
-/// An empty root with an `/etc` made up.
+/// Makes an empty root with a synthetic `/etc`.
 pub(super) fn system_root(root: &Path) -> io::Result<()> {
     for folder in ["usr", "etc", "proc", "dev", "tmp", "run", "var", "home"] {
         fs::create_dir_all(root.join(folder))?;
@@ -332,7 +332,7 @@ pub(super) fn system_root(root: &Path) -> io::Result<()> {
         "passwd: files\ngroup: files\nhosts: files\n",
     )?;
     rustix::fs::chmod(root, rustix::fs::Mode::from_raw_mode(0o755))?;
-    // Some runtimes give a memory file system the mode of the folder below it.
+    // Some runtimes give an in-memory file system the mode of the folder below it.
     rustix::fs::chmod(root.join("tmp"), rustix::fs::Mode::from_raw_mode(0o1777))?;
     Ok(())
 }

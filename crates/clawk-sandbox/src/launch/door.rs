@@ -1,5 +1,5 @@
-//! The way out of a box. A box has a network namespace of its own with nothing in it but `lo`; where its plan allows any
-//! host, it binds a listening socket at [`PORT`] there and hands it out. Whoever holds a [`EgressGate`] serves it: the egress proxy.
+//! Network access of a sandbox. A sandbox has its own network namespace, which contains only `lo`. If its plan allows any host, it
+//! binds a listening socket at [`PORT`] there and passes it out. The holder of an [`EgressGate`], the egress proxy, serves it.
 
 use std::any::Any;
 use std::fmt;
@@ -8,25 +8,26 @@ use std::sync::Arc;
 
 use clawk_plan::plan::Plan;
 
-/// The port on 127.0.0.1, inside the box, that `HTTP_PROXY`, `HTTPS_PROXY` and `ALL_PROXY` name.
+/// The port on 127.0.0.1, inside the sandbox, that `HTTP_PROXY`, `HTTPS_PROXY` and `ALL_PROXY` name.
 pub const PORT: u16 = 3128;
 
-/// A listening socket in the network namespace of a box. Only processes of that box can connect to it.
+/// A listening socket in the network namespace of a sandbox. Only processes of that sandbox can connect to it.
 #[derive(Debug)]
 pub struct SandboxListener {
-    /// Bound to 127.0.0.1:[`PORT`] in the box, listening, non-blocking.
+    /// Bound to 127.0.0.1:[`PORT`] in the sandbox, listening, non-blocking.
     pub listener: TcpListener,
-    /// The network that the box may reach: [`Plan::network`].
+    /// The plan whose network rules apply: see [`Plan::network`].
     pub plan: Arc<Plan>,
 }
 
-/// The server of a door; dropped after the last process of the box has ended.
+/// Keeps a listener served. It is dropped after the last process of the sandbox has ended.
 pub type EgressServerHandle = Box<dyn Any + Send>;
 
-/// One request of a guest in this process (level `wasm`): HTTP/1.1 in absolute form goes in, its answer comes out.
+/// One request of a guest in this process (level `wasm`): HTTP/1.1 in absolute form is written, the answer is read.
 pub type GuestHttpStream = tokio::io::DuplexStream;
 
-/// Serves the doors of boxes. clawk calls it inside the async runtime, before the tool starts. An error refuses the run.
+/// Serves the listeners of sandboxes. clawk calls it inside the async runtime, before the tool starts. If it returns an error, the
+/// run is refused.
 #[derive(Clone)]
 pub struct EgressGate {
     doors: Arc<dyn Fn(SandboxListener) -> std::io::Result<EgressServerHandle> + Send + Sync>,
@@ -34,7 +35,7 @@ pub struct EgressGate {
 }
 
 impl EgressGate {
-    /// A gate from a function that takes a door, starts serving it and gives what stops that when dropped.
+    /// Creates a gate. `serve` gets a listener, starts serving it, and returns a handle that stops this when dropped.
     pub fn new(
         serve: impl Fn(SandboxListener) -> std::io::Result<EgressServerHandle> + Send + Sync + 'static,
     ) -> Self {
@@ -44,7 +45,7 @@ impl EgressGate {
         }
     }
 
-    /// The same for requests of guests: `serve` begins to serve one and gives what cuts it when dropped.
+    /// Adds serving of guest requests: `serve` starts to serve one and returns a handle that cuts it when dropped.
     #[must_use]
     pub fn with_lanes(
         mut self,
@@ -58,7 +59,7 @@ impl EgressGate {
         (self.doors)(door)
     }
 
-    /// Serves one request of a guest; `None` where guests have no way out.
+    /// Serves one request of a guest; `None`: guests have no network access.
     #[cfg_attr(not(feature = "wasm"), expect(dead_code, reason = "guests ask"))]
     pub(crate) fn serve_lane(&self, lane: GuestHttpStream) -> Option<EgressServerHandle> {
         self.lanes.as_ref().map(|serve| serve(lane))
@@ -71,10 +72,11 @@ impl fmt::Debug for EgressGate {
     }
 }
 
-/// A file in memory that only this run sees, at `/run/clawk/NAME`: a secret asked for as a file, a run's own authority.
+/// A file in memory that only this run sees, at `/run/clawk/NAME`: a secret requested as a file, or the certificate of the run's
+/// authority.
 #[derive(Clone)]
 pub struct InMemoryFile {
-    /// One path component.
+    /// The file name: one path component.
     pub name: String,
     /// Its content.
     pub bytes: Vec<u8>,

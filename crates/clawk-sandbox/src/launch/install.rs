@@ -1,7 +1,7 @@
-//! Where a program is installed, so that its box can show that much of the host, read-only. The rule is documented
-//! (docs/reference/sandbox.md): the folder above its `bin`, the `node_modules` or `site-packages` that holds it, or else the
-//! file alone; the same for the interpreter that its first line names, and for what links lead to. Never a home, never a
-//! folder that such rules would make the whole of a user's or the system's files.
+//! Finds a program's installation, so that its sandbox can show this part of the host read-only. The rule is documented
+//! (docs/reference/sandbox.md): the folder above its `bin`, the `node_modules` or `site-packages` that contains it, or else only
+//! the file. The same applies to the interpreter in its first line, and to the targets of links. A home folder is never shown, nor
+//! a folder that would contain all files of a user or of the system.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -9,13 +9,13 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::child::cell::order::is_system;
 
-/// Interpreters that name interpreters, and links that lead to links: so many steps.
+/// The maximum number of steps: interpreters that name interpreters, and links to links.
 const MAX_STEPS: usize = 8;
 
-/// Bytes of a first line that are looked at, as the kernel does.
+/// How many bytes of a first line are read; the kernel uses the same number.
 const FIRST_LINE_BYTES: u64 = 256;
 
-/// Too much to be where one program is installed.
+/// Folders that are too large to be the installation of one program.
 const NEVER: [&str; 12] = [
     "/",
     "/home",
@@ -31,18 +31,18 @@ const NEVER: [&str; 12] = [
     "/usr/local",
 ];
 
-/// Programs that run others' text: what a script or a virtual environment inside of a writable mount may lead to.
+/// Programs that run scripts. Only they may be the target of a script or a virtual environment inside a writable mount.
 const INTERPRETERS: [&str; 12] = [
     "python", "pypy", "node", "ruby", "perl", "php", "lua", "bun", "deno", "java", "bash", "dash",
 ];
 
-/// Folders of a home where version managers keep nothing but programs, and scripts that choose among them.
+/// Folders of a home in which version managers keep only programs, and scripts that choose among them.
 const MANAGERS: [&str; 9] = [
     ".pyenv", ".nvm", ".rbenv", ".nodenv", ".asdf", ".volta", ".sdkman", ".bun", ".deno",
 ];
 
-/// What of the host the program needs beyond the system view. `search` is the `PATH` it will have. What lies in `writable` a
-/// tool may have written: its links and its first line lead to an installed interpreter, and to nothing else of the host.
+/// The host paths that the program needs in addition to the system view. `search` is its future `PATH`. A tool may have written
+/// what is in `writable`: links and first lines there may lead only to an installed interpreter, and to nothing else of the host.
 pub(super) fn paths(program: &Path, search: &str, writable: &[PathBuf]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut next = vec![program.to_path_buf()];
@@ -74,7 +74,7 @@ pub(super) fn paths(program: &Path, search: &str, writable: &[PathBuf]) -> Vec<P
             continue;
         }
         if real != path {
-            // Also what the links on the way name: `venv/bin/python` → `…/bin/python3` → the real one.
+            // Also the targets of links on the path: `venv/bin/python` → `…/bin/python3` → the real one.
             if let Ok(target) = std::fs::read_link(&path) {
                 let target =
                     clawk_plan::preflight::path::lexical(path.parent().unwrap_or(Path::new("/")), &target);
@@ -110,7 +110,8 @@ fn prefix(program: &Path) -> PathBuf {
     }
 }
 
-/// An interpreter of an installation: a program by its name and form, beside its libraries, or one of a version manager.
+/// Whether this is an installed interpreter: a program with a known name and format beside its libraries, or one of a version
+/// manager.
 fn is_interpreter(path: &Path) -> bool {
     let Ok(real) = std::fs::canonicalize(path) else {
         return false;
@@ -130,19 +131,20 @@ fn is_interpreter(path: &Path) -> bool {
             || managed(&beside))
 }
 
-/// The folder of a version manager, in a home.
+/// Whether this is a version manager's folder in a home.
 fn managed(folder: &Path) -> bool {
     let name = folder.file_name();
     in_home(folder) && name.is_some_and(|name| MANAGERS.iter().any(|manager| name == *manager))
 }
 
-/// Directly in a home.
+/// Whether the path is directly in a home.
 fn in_home(path: &Path) -> bool {
     let above = path.parent().unwrap_or(Path::new("/"));
     above == Path::new("/root") || above.parent() == Some(Path::new("/home"))
 }
 
-/// A hidden folder of a home holds settings and keys beside programs, unless it is a virtual environment or a version manager's.
+/// Whether this is a hidden folder of a home, which may contain settings and keys beside programs. Virtual environments and version
+/// managers are excluded.
 fn settings(folder: &Path) -> bool {
     let hidden = folder
         .file_name()
@@ -157,7 +159,7 @@ fn too_much(folder: &Path) -> bool {
         || folder.join(".ssh").exists()
 }
 
-/// What the first line of a script names; for `env`, the program that it will find.
+/// The interpreter in the first line of a script; for `env`, the program that it will find.
 fn interpreter(program: &Path, search: &str) -> Option<PathBuf> {
     let mut start = Vec::new();
     File::open(program)

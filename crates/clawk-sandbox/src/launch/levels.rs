@@ -1,4 +1,4 @@
-//! Levels that more than a process serves: which back end takes a run, and what is known about it here.
+//! Levels above `process`: which back end serves a run, and what is known about it on this host.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,26 +11,26 @@ use crate::container;
 use crate::vm;
 use clawk_plan::level::{Level, ObtainedEnforcement, SandboxRefusal};
 
-/// Settings of this machine for the levels above `process`.
+/// This machine's settings for the levels above `process`.
 #[derive(Debug, Clone, Default)]
 pub struct LevelSettings {
-    /// `[sandbox.container]`.
+    /// The settings of level `container`: `[sandbox.container]`.
     pub container: container::Settings,
-    /// `[sandbox.vm]`.
+    /// The settings of level `vm`: `[sandbox.vm]`.
     pub vm: VmSettings,
-    /// Where unpacked images and compiled guests are kept; a folder for temporary files when absent.
+    /// Where unpacked images and compiled guests are cached. Absent: a folder for temporary files.
     pub cache: Option<PathBuf>,
 }
 
-/// `[sandbox.vm]` of `clawk.toml`.
+/// `[sandbox.vm]` of `clawk.toml`: the settings of level `vm`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VmSettings {
-    /// Where KVM boots nothing, run machines under emulation: the same walls, many times slower. Default false.
+    /// If KVM can't boot a machine, use emulation: the same isolation, but many times slower. Default false.
     pub allow_slow: bool,
-    /// The kernel: a file `…/boot/vmlinuz-VERSION` with its modules in `…/lib/modules/VERSION`. Absent: the newest in `/boot`.
+    /// The kernel: a file `…/boot/vmlinuz-VERSION` with its modules in `…/lib/modules/VERSION`. Absent: the newest one in `/boot`.
     pub kernel: Option<PathBuf>,
-    /// qemu, a name or a full path.
+    /// The qemu program, as a name or a full path.
     pub qemu: String,
 }
 
@@ -44,7 +44,7 @@ impl Default for VmSettings {
     }
 }
 
-/// The back ends of one launcher and all its clones.
+/// The back ends that one launcher and its clones share.
 #[derive(Debug, Default)]
 pub(super) struct LevelBackends {
     pub(super) container: container::Backend,
@@ -55,7 +55,7 @@ pub(super) struct LevelBackends {
 }
 
 impl Launcher {
-    /// With these settings for the levels above `process`.
+    /// Returns this launcher with settings for the levels above `process`.
     #[must_use]
     pub fn with_levels(mut self, settings: LevelSettings) -> Self {
         self.levels = Arc::new(LevelBackends {
@@ -68,21 +68,21 @@ impl Launcher {
         self
     }
 
-    /// This program, as the argument of a [`Spec`].
+    /// The path of this program, as an argument of a [`Spec`].
     #[cfg(feature = "vm")]
     pub(crate) fn program_path(&self) -> &std::path::Path {
         &self.program
     }
 
-    /// The same as text.
+    /// The path of this program as text.
     pub(crate) fn program_text(&self) -> String {
         self.program.to_string_lossy().into_owned()
     }
 
-    /// Starts a sandbox of this level for real, once, and says what held it (R32).
+    /// Really starts a sandbox of this level, once, and returns the mechanisms that enforced it (R32).
     ///
     /// # Errors
-    /// Why the level can't be served here, and what would mend it.
+    /// The reason why the level can't be served here, and how to fix it.
     pub async fn probe(&self, level: Level) -> Result<ObtainedEnforcement, SandboxRefusal> {
         match level {
             Level::None => Ok(ObtainedEnforcement {
@@ -180,7 +180,7 @@ impl Launcher {
         Err(left_out(Level::Wasm).into())
     }
 
-    /// Returns what an earlier probe or run has shown about this level, or whether its programs are installed. Starts nothing.
+    /// Returns the result of an earlier probe or run of this level, or checks that its programs are installed. Starts nothing.
     ///
     /// # Errors
     /// The level can't be served here.
@@ -192,14 +192,14 @@ impl Launcher {
                 Some(Ok(_)) | None => Ok(()),
             },
             Level::Container => container::known_refusal(&self.levels.container).map_or(Ok(()), Err),
-            // Making the engine takes memory: a run does, a question does not.
+            // Creating the engine takes memory, so only a run does it.
             Level::Wasm if cfg!(feature = "wasm") => Ok(()),
             Level::Wasm => Err(left_out(Level::Wasm)),
             Level::Vm => self.vm_known(),
         }
     }
 
-    /// A run of a level above `process`; `None` for the others.
+    /// Runs a spec of a level above `process`; `None` for the other levels.
     pub(super) async fn above(&self, spec: &Spec) -> Option<Result<LaunchOutcome, LaunchError>> {
         match spec.plan.level() {
             Level::None | Level::Process => None,
@@ -209,7 +209,7 @@ impl Launcher {
         }
     }
 
-    /// A service of a level above `process`; `None` for the others.
+    /// Starts a service of a level above `process`; `None` for the other levels.
     pub(super) async fn above_serve(&self, spec: &Spec) -> Option<Result<SandboxedService, LaunchError>> {
         match spec.plan.level() {
             Level::None | Level::Process => None,
@@ -226,7 +226,7 @@ impl Launcher {
     }
 }
 
-/// The refusal of a level whose back end is not compiled in: the feature has the level's name.
+/// The refusal of a level whose back end is not compiled in. The cargo feature has the level's name.
 fn left_out(level: Level) -> SandboxRefusal {
     SandboxRefusal::Unavailable {
         level,

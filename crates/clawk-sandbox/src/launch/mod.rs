@@ -1,4 +1,4 @@
-//! Starting programs: one run to its end ([`Launcher::launch`]), or a service that lives on ([`Launcher::serve`]).
+//! Starts programs: one run to its end ([`Launcher::launch`]), or a service that keeps running ([`Launcher::serve`]).
 
 pub mod door;
 mod install;
@@ -35,11 +35,11 @@ use clawk_plan::level::{Level, ObtainedEnforcement, SandboxRefusal};
 use clawk_plan::plan::{Limits, MINIMAL_PATH, NetworkMode, Plan, ShellMode};
 use clawk_plan::preflight::path::lexical;
 
-/// This very program, for a [`Launcher`] or a [`Spec`]. The link and not the name: an upgrade may replace the file while
-/// we run.
+/// The path of this program, for a [`Launcher`] or a [`Spec`]. It is the `/proc` link and not the file name, because an upgrade may
+/// replace the file while clawk runs.
 pub const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// The program that runs again as the supervisor.
+/// Starts sandboxed programs. It knows the program that runs as the supervisor.
 #[derive(Debug, Clone)]
 pub struct Launcher {
     program: PathBuf,
@@ -50,14 +50,14 @@ pub struct Launcher {
 }
 
 impl Default for Launcher {
-    /// This very program, with `__sandbox`: its `main` calls [`crate::child::main`] then.
+    /// Uses this program with `__sandbox`. Its `main` must then call [`crate::child::main`].
     fn default() -> Self {
         Self::new(OWN_PROGRAM, vec![OsString::from("__sandbox")])
     }
 }
 
 impl Launcher {
-    /// Another program whose `main` is [`crate::child::main`].
+    /// Uses another program whose `main` calls [`crate::child::main`].
     pub fn new(program: impl Into<PathBuf>, args: Vec<OsString>) -> Self {
         let program = program.into();
         Self {
@@ -69,27 +69,26 @@ impl Launcher {
         }
     }
 
-    /// Starts the process that boxes are forked from, so that the first box need not wait for it. Where that fails, the first box says
-    /// so.
+    /// Starts the fork server, so that the first sandbox need not wait for it. If this fails, the first sandbox reports the error.
     pub fn begin(&self) {
         self.nursery.begin();
     }
 
-    /// Ends the process that boxes are forked from, if none was: no box is wanted. If one is all the same, it starts again.
+    /// Ends the fork server if it has forked nothing yet, because no sandbox is expected. If one is needed later, it starts again.
     pub fn end_unused(&self) {
         self.nursery.end_unused();
     }
 
-    /// Removes control groups that boxes of an earlier clawk left behind, one that was killed together with its boxes. To be
-    /// called at the start. How many were removed.
+    /// Removes control groups of an earlier clawk that was killed together with its sandboxes. Call it at start. Returns how many
+    /// were removed.
     #[must_use]
     pub fn remove_stale_groups(&self) -> usize {
         crate::child::cell::remove_stale()
     }
 
-    /// With boxes of level `process` that wait for their calls: of a configuration that was used, and a blank one for any
-    /// other. This launcher and its clones share them; they end with the
-    /// last clone, and with this process however it ends.
+    /// Returns this launcher with a pool of prepared sandboxes of level `process`: for configurations that were used, and a
+    /// prewarmed one for any other. The launcher and its clones share them. They end with the last clone, and with this process in
+    /// any case.
     #[must_use]
     pub fn with_warm(mut self, limits: WarmPoolLimits) -> Self {
         self.pool = match limits.boxes.min(limits.boxes_total) {
@@ -102,20 +101,20 @@ impl Launcher {
         self
     }
 
-    /// Boxes that wait now.
+    /// The number of sandboxes that wait now.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.pool.as_ref().map_or(0, |pool| pool.len())
     }
 
-    /// Calls that a waiting box has served so far.
+    /// The number of calls that a waiting sandbox has served so far.
     #[must_use]
     pub fn served_warm(&self) -> u64 {
         self.pool.as_ref().map_or(0, |pool| pool.served())
     }
 }
 
-/// An open descriptor as standard input.
+/// An open descriptor that becomes the standard input.
 #[derive(Debug, Clone)]
 pub struct InputDescriptor(Arc<OwnedFd>);
 
@@ -136,50 +135,50 @@ impl Eq for InputDescriptor {}
 /// A program's standard input.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub enum LaunchInput {
-    /// End of file at once.
+    /// Empty: end of file at once.
     #[default]
     Null,
     /// These bytes, then end of file.
     Bytes(Vec<u8>),
-    /// What this descriptor gives.
+    /// The data of this descriptor.
     Given(InputDescriptor),
 }
 
-/// One run: program, arguments, environment, input, limits.
+/// What to run: program, arguments, environment, input, limits.
 #[derive(Clone)]
 pub struct Spec {
-    /// A path, or a name that is looked up in the `PATH` of [`Spec::env`] ([`MINIMAL_PATH`] without one).
+    /// A path, or a name that is looked up in the `PATH` of [`Spec::env`] (or in [`MINIMAL_PATH`]).
     pub program: String,
-    /// Its arguments.
+    /// The program's arguments.
     pub args: Vec<String>,
-    /// The whole environment; nothing is inherited.
+    /// The complete environment; nothing is inherited.
     pub env: Vec<(String, String)>,
-    /// Where it runs; clawk's own folder when absent, `/` in a box.
+    /// The start folder. Absent: clawk's own folder, or `/` in a sandbox.
     pub workdir: Option<PathBuf>,
-    /// The agent's working directory, absolute: where the plan's relative paths start. [`Spec::workdir`] when absent.
+    /// The agent's working directory, absolute; the plan's relative paths start here. Absent: [`Spec::workdir`].
     pub base: Option<PathBuf>,
-    /// Standard input. Services have a pipe instead.
+    /// Standard input. Services always get a pipe instead.
     pub stdin: LaunchInput,
-    /// How it is enclosed.
+    /// The plan that describes the isolation.
     pub plan: Arc<Plan>,
-    /// Wall time, milliseconds; the plan's when absent, and never more than the plan's.
+    /// The time limit in milliseconds. Absent: the plan's. It can't exceed the plan's.
     pub timeout_ms: Option<u64>,
-    /// Output kept, bytes; the plan's when absent, and never more than the plan's.
+    /// How many bytes of output are kept. Absent: the plan's limit. It can't exceed the plan's.
     pub max_output_bytes: Option<u64>,
-    /// Serves what the plan's network allows. Without one, a box has no way out, whatever the plan says.
+    /// Serves the network access that the plan allows. Without a gate, a sandbox has no network, whatever the plan says.
     pub gate: Option<EgressGate>,
     /// Files in memory, mode 0400, that only this run sees (R37).
     pub files: Vec<InMemoryFile>,
-    /// Further host paths that the box sees read-only: what the program needs to run (`read_paths` of its configuration).
+    /// Further host paths that the sandbox shows read-only, because the program needs them (`read_paths` of its configuration).
     pub read_paths: Vec<PathBuf>,
-    /// Sees the output while it comes.
+    /// Receives the output while the program runs.
     pub tee: Option<OutputTee>,
-    /// The box shows `/dev/kvm`, for a machine in it.
+    /// Whether the sandbox shows `/dev/kvm`, for a machine inside it.
     pub(crate) kvm: bool,
 }
 
 impl Spec {
-    /// `program` with an empty environment, no arguments and no input.
+    /// Creates a spec for `program` with an empty environment, no arguments and no input.
     pub fn new(program: impl Into<String>, plan: Arc<Plan>) -> Self {
         Self {
             program: program.into(),
@@ -199,19 +198,20 @@ impl Spec {
         }
     }
 
-    /// Where the plan's relative paths start: never what a call chose for itself, where the agent's own folder is known.
+    /// The folder for the plan's relative paths. If the agent's own folder is known, a call can't choose another one.
     pub(crate) fn anchor(&self) -> PathBuf {
         let base = self.base.as_ref().or(self.workdir.as_ref());
         base.cloned().unwrap_or_else(|| PathBuf::from("/"))
     }
 
-    /// With `denied_paths` as links lead now: some may have been made since the plan was.
+    /// Returns the spec with `denied_paths` resolved again, because links may have been made since the plan was resolved. `None`:
+    /// nothing changes.
     fn resolved(&self) -> Option<Self> {
         let plan = Arc::new(self.plan.resolved_anew(&self.anchor())?);
         Some(Self { plan, ..self.clone() })
     }
 
-    /// The wall time in force, milliseconds.
+    /// The effective time limit, in milliseconds.
     #[must_use]
     pub fn effective_timeout_ms(&self) -> u64 {
         let ceiling = self.plan.limits().timeout_ms;
@@ -271,8 +271,8 @@ impl Spec {
         })
     }
 
-    /// The environment as the program gets it: its search path holds only folders that it finds. `further`: what it sees beside the
-    /// plan's mounts.
+    /// The program's environment. Its search path contains only folders that it can see. `further` are paths that it sees in
+    /// addition to the plan's mounts.
     pub(crate) fn env_inside(&self, further: &[PathBuf]) -> Vec<(String, String)> {
         let base = self.anchor();
         let one = |(name, value): &(String, String)| match name.as_str() {
@@ -282,7 +282,7 @@ impl Spec {
         self.env.iter().map(one).collect()
     }
 
-    /// The walls of level `process`.
+    /// The isolation of level `process`.
     fn enclosure(&self, program: &str) -> SandboxEnclosure {
         let own = self.program == OWN_PROGRAM;
         let mut read_paths = self.read_paths.clone();
@@ -290,7 +290,7 @@ impl Spec {
             read_paths.extend(self.installation(program));
         }
         let base = self.anchor();
-        // What the system view shows anyway is the same box without it.
+        // Drop paths that the system view shows anyway, so that both configurations can use the same sandbox.
         read_paths.retain(|path| !is_system(&lexical(&base, path)));
         SandboxEnclosure {
             filesystem: self.plan.filesystem().clone(),
@@ -309,7 +309,7 @@ impl Spec {
         }
     }
 
-    /// The program's file, and what of the host its installation takes.
+    /// The program's file, and the host paths of its installation.
     pub(crate) fn installed(&self) -> Result<(String, Vec<PathBuf>), LaunchError> {
         let program = self.resolve()?;
         let paths = match self.program == OWN_PROGRAM {
@@ -324,7 +324,7 @@ impl Spec {
         install::paths(std::path::Path::new(program), self.search(), &writable)
     }
 
-    /// The server of the box's listening socket, if the plan allows any host.
+    /// The gate for the sandbox's listening socket, if the plan allows any host.
     fn way_out(&self) -> Option<&EgressGate> {
         match self.plan.network().mode {
             NetworkMode::Deny => None,
@@ -340,7 +340,7 @@ impl Spec {
             .map_or(MINIMAL_PATH, |(_, value)| value.as_str())
     }
 
-    /// The program's file. A relative path with a slash is taken from the working directory.
+    /// The program's file. A relative path with a slash is relative to the working directory.
     fn resolve(&self) -> Result<String, LaunchError> {
         let mut texts = self
             .args
@@ -367,7 +367,7 @@ impl Spec {
         })
     }
 
-    /// The box's report before anything ran: a wall that this host can't give (R32), or a fault of this run.
+    /// Converts the sandbox's report of a failed start: a mechanism that this host lacks (R32), or a failure of this run only.
     fn not_started(&self, reason: &str) -> LaunchError {
         match probe::wall(reason) {
             Some(refusal) if self.plan.level() == Level::Process => LaunchError::Refused(refusal),
@@ -384,7 +384,7 @@ impl Spec {
     }
 }
 
-/// A program in a search path.
+/// Finds a program in a search path.
 fn find(program: &str, path: &str) -> Option<String> {
     path.split(':')
         .filter(|folder| folder.starts_with('/'))
@@ -393,7 +393,7 @@ fn find(program: &str, path: &str) -> Option<String> {
 }
 
 impl fmt::Debug for Spec {
-    /// Without arguments, input and values of the environment: they may hold secrets.
+    /// Leaves out arguments, input and environment values, because they may contain secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Spec")
             .field("program", &self.program)
@@ -415,20 +415,20 @@ impl fmt::Debug for LaunchInput {
     }
 }
 
-/// The limit that a run hit.
+/// The limit that a run exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitHit {
-    /// Ended after so many milliseconds.
+    /// Ended after this many milliseconds.
     Time(u64),
-    /// Killed above so many MiB.
+    /// Killed because it used more than this many MiB.
     Memory(u64),
-    /// Killed above so many processes and threads.
+    /// Killed because it had more than this many processes and threads.
     Processes(u64),
-    /// Ran to its end; output beyond so many bytes was thrown away.
+    /// Not ended; output beyond this many bytes was discarded.
     Output(u64),
-    /// Ended when a disk that it may write to had less than so many MiB left.
+    /// Ended because a disk that it may write to had less than this many MiB free.
     Disk(u64),
-    /// Ended when a disk that it may write to had room for fewer than so many files left.
+    /// Ended because a disk that it may write to had space for fewer than this many files.
     Files(u64),
 }
 
@@ -464,31 +464,31 @@ impl fmt::Display for LimitHit {
     }
 }
 
-/// A run that has ended; no process of it lives.
+/// The result of a run. All of its processes have ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaunchOutcome {
-    /// Exit code of the program, if it ended by itself.
+    /// The program's exit code, if it ended by itself.
     pub exit_code: Option<i32>,
-    /// The signal that ended it.
+    /// The signal that ended it, if any.
     pub signal: Option<i32>,
     /// The kept part of standard output.
     pub stdout: Vec<u8>,
     /// The kept part of standard error.
     pub stderr: Vec<u8>,
-    /// Something was thrown away.
+    /// Whether output was discarded.
     pub truncated: bool,
-    /// Wall time, milliseconds.
+    /// The duration in milliseconds.
     pub duration_ms: u64,
-    /// The mechanisms that really enclosed the run.
+    /// The mechanisms that really isolated the run.
     pub obtained: ObtainedEnforcement,
-    /// The limit that cut it short, or cut its output.
+    /// The limit that ended the run or cut its output.
     pub limit: Option<LimitHit>,
-    /// Processes that it had left behind, killed at its end.
+    /// How many processes it had left behind. They were killed at its end.
     pub swept: u64,
 }
 
 impl LaunchOutcome {
-    /// Tells whether the run ended by itself with exit code 0 and hit no limit.
+    /// Whether the run ended by itself with exit code 0 and exceeded no limit.
     #[must_use]
     pub fn success(&self) -> bool {
         self.exit_code == Some(0) && self.limit.is_none()
@@ -498,10 +498,10 @@ impl LaunchOutcome {
 /// The reason why a run has no [`LaunchOutcome`].
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// Nothing ran.
+    /// Nothing was run.
     #[error(transparent)]
     Refused(#[from] SandboxRefusal),
-    /// The supervisor vanished on the way; what the program did is not known.
+    /// The supervisor was lost during the run. The outcome of the program is unknown.
     #[error("the supervisor of `{program}` was lost: {reason}")]
     Lost {
         /// The program.

@@ -1,6 +1,6 @@
-//! The process that supervisors are forked from, from outside: started by the first call, shared by all calls and all boxes
-//! that wait of one launcher and its clones. To fork it is an order of magnitude cheaper than to execute this program anew for
-//! each box: loaded, linked, its filters made.
+//! The launcher's client of the fork server. The first call starts the fork server. One launcher, its clones, all calls and all
+//! waiting sandboxes share it. Forking is an order of magnitude cheaper than executing this program again for each sandbox, which
+//! would load and link it and build its filters.
 
 use std::ffi::OsString;
 use std::io;
@@ -19,12 +19,12 @@ use super::run::send_with;
 use super::wire::{ForkRequest, SupervisorId};
 use crate::child::nursery::WORD;
 
-/// Where such a process is, and starts it again where it is gone.
+/// Connects to the fork server, and starts it again if it has ended.
 pub(super) struct ForkServerClient {
     program: PathBuf,
     args: Vec<OsString>,
     now: Mutex<Option<Process>>,
-    /// How long a blank box may wait, milliseconds; 0: none waits.
+    /// How long a prewarmed sandbox may wait, in milliseconds; 0: none is made.
     blank_idle_ms: AtomicU64,
 }
 
@@ -37,10 +37,10 @@ impl std::fmt::Debug for ForkServerClient {
 struct Process {
     socket: OwnedFd,
     child: Child,
-    /// What supervisors inherit: the groups, and the folder that it was started in.
+    /// What supervisors inherit from the fork server: its control groups and its start folder.
     groups: String,
     folder: Option<PathBuf>,
-    /// An order was given to it.
+    /// Whether it got an order.
     used: bool,
 }
 
@@ -51,13 +51,13 @@ impl Drop for Process {
     }
 }
 
-/// Our own control groups.
+/// clawk's own control groups.
 pub(super) fn groups() -> String {
     std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default()
 }
 
 impl ForkServerClient {
-    /// Starts nothing yet.
+    /// Creates the client; starts nothing yet.
     pub(super) fn new(program: PathBuf, args: Vec<OsString>) -> Self {
         Self {
             program,
@@ -67,12 +67,12 @@ impl ForkServerClient {
         }
     }
 
-    /// From the next order on, a blank box waits for the one after it, so many milliseconds.
+    /// From the next order on, a prewarmed sandbox waits for the following order, for this many milliseconds.
     pub(super) fn keep_blank(&self, idle_ms: u64) {
         self.blank_idle_ms.store(idle_ms, Ordering::Relaxed);
     }
 
-    /// Starts the process before it is needed.
+    /// Starts the fork server before it is needed.
     pub(super) fn begin(&self) {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         if now.is_none() {
@@ -81,16 +81,16 @@ impl ForkServerClient {
         }
     }
 
-    /// Ends it, if nothing was forked from it yet.
+    /// Ends the fork server if it has forked nothing yet.
     pub(super) fn end_unused(&self) {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         now.take_if(|one| !one.used);
     }
 
-    /// Hands the supervisor's end of a socket over, for which a supervisor is forked.
+    /// Sends the supervisor's end of a socket. The fork server forks a supervisor for it.
     ///
     /// # Errors
-    /// No such process can be started.
+    /// The fork server can't be started.
     pub(super) fn bear(&self, theirs: &UnixStream) -> io::Result<()> {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         let birth = ForkRequest::of(self.blank_idle_ms.load(Ordering::Relaxed));
@@ -102,7 +102,7 @@ impl ForkServerClient {
             one.used = true;
             return Ok(());
         }
-        // None yet, or of another place, or killed from outside, for memory perhaps.
+        // There is none yet, it has another start folder, or it was killed, perhaps for memory.
         *now = None;
         let one = now.insert(self.start(groups, folder)?);
         one.used = true;
@@ -136,7 +136,7 @@ impl ForkServerClient {
     }
 }
 
-/// The supervisor of a box: no child of ours, so that its number may be another's when it has ended.
+/// A sandbox's supervisor. It is not a child of this process, so its process id may be reused after it has ended.
 pub(super) struct SupervisorHandle {
     handle: OwnedFd,
     id: SupervisorId,
@@ -153,7 +153,8 @@ impl SupervisorHandle {
         &self.id
     }
 
-    /// Ends it, if it has not ended, with it the box, whose first process dies with it; and removes what it could not.
+    /// Ends the supervisor if it still runs. The sandbox ends with it, because its first process dies with it. Also removes control
+    /// groups that the supervisor could not remove.
     pub(super) fn give_up(&self) {
         let _ = rustix::process::pidfd_send_signal(&self.handle, Signal::KILL); // silent-ok: it has ended
         let mut fds = [PollFd::new(&self.handle, PollFlags::IN)];
@@ -165,8 +166,8 @@ impl SupervisorHandle {
         crate::child::cell::remove_left(&self.id.groups);
     }
 
-    /// The same at once after it was lost, of a run that may have no process namespace around it (level `none`): what is left of
-    /// its session ends, too. Later, the number may be another's.
+    /// As [`Self::give_up`], directly after the supervisor was lost, for a run that may have no process namespace (level `none`).
+    /// Also ends the rest of its session. Later, the process id may belong to another process.
     pub(super) fn give_up_now(&self) {
         self.give_up();
         crate::child::tree::kill_session(self.id.pid);
@@ -177,7 +178,7 @@ impl SupervisorHandle {
 mod tests {
     use super::*;
 
-    /// A process that leads a session, with another in it.
+    /// A process that leads a session, with another process in it.
     #[expect(
         clippy::disallowed_methods,
         reason = "the test needs a session that it may lose"
@@ -212,7 +213,7 @@ mod tests {
         let supervisor = SupervisorHandle::of(id).unwrap();
         supervisor.give_up();
         leader.wait().unwrap();
-        // What was killed needs a moment to go.
+        // Killed processes need a moment to end.
         std::thread::sleep(std::time::Duration::from_millis(300));
         assert!(
             lives(member),
@@ -229,7 +230,7 @@ mod tests {
         }
     }
 
-    /// Its process's number.
+    /// The fork server's process id.
     fn number(nursery: &ForkServerClient) -> Option<Pid> {
         let now = nursery.now.lock().unwrap();
         now.as_ref()

@@ -1,7 +1,7 @@
-//! Boxes that wait: made ahead of the calls that use them, each used once and thrown away. A box that waits has every wall of
-//! one that is made for its call, because it is made by the same code from the same order; what a call alone brings
-//! (program, arguments, environment, streams, deadline, the proxy's identity) reaches it when it is taken. It is taken only
-//! while the host is what it was made from.
+//! The pool of prepared sandboxes. Each one is made before the call that uses it, is used once, and is then discarded. It has the
+//! same isolation as a sandbox that is made for its call, because the same code makes it from the same order. The parts that only
+//! the call has (program, arguments, environment, streams, deadline, the proxy's identity) are sent when it is taken. It is taken
+//! only if the host has not changed since.
 
 mod maker;
 mod mounts;
@@ -24,25 +24,25 @@ use maker::SandboxMaker;
 pub(super) use maker::without_call;
 use mounts::MountWatcher;
 
-/// Wishes for boxes that may be open; beyond, the call that could not wish makes its own box, as always.
+/// How many requests for sandboxes may be queued. If the queue is full, a call makes its own sandbox and no new request.
 const WISHES: usize = 16;
 
-/// At the end, the thread that makes boxes is waited for so long, milliseconds; it ends later otherwise.
+/// How long dropping the pool waits for the maker thread, in milliseconds. After that, the thread ends later.
 const ENDING_MS: u64 = 250;
 
-/// The next box is made so much later, milliseconds, that a short call is not slowed by it.
+/// How long after a call the next sandbox is made, in milliseconds, so that a short call is not slowed down.
 const SETTLE_MS: u64 = 10;
 
-/// Limits of the pool of prepared boxes: their number, and the time until an unused box ends.
+/// Limits of the pool of prepared sandboxes: their number, and the time after which an unused sandbox ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WarmPoolLimits {
-    /// Boxes that wait for calls of one configuration, at most: one, and one more for each call that found none because others came
-    /// right before it; one less for each that nobody used. 0: none wait, each call makes its own.
+    /// The maximum number of waiting sandboxes per configuration. The pool starts with one. It adds one for each call that found
+    /// none because other calls came just before it, and removes one for each sandbox that was not used. 0: no sandboxes wait.
     pub boxes: usize,
-    /// Boxes that wait, of all configurations together. The one that has waited longest makes room. It is remembered of so many
-    /// configurations how many boxes are worth having.
+    /// The maximum number of waiting sandboxes of all configurations. The oldest one is discarded first. The pool also remembers
+    /// the useful number of sandboxes for this many configurations.
     pub boxes_total: usize,
-    /// A box is thrown away when nobody has used it for so long, milliseconds.
+    /// An unused sandbox is discarded after this time, in milliseconds.
     pub idle_ms: u64,
 }
 
@@ -56,9 +56,9 @@ impl Default for WarmPoolLimits {
     }
 }
 
-/// A box that waits. Dropping it ends it.
+/// A waiting sandbox. Dropping it ends it.
 pub(super) struct PooledSandbox {
-    /// The order that it was made from, as text.
+    /// The order from which it was made, as text.
     key: Vec<u8>,
     pub(super) control: UnixStream,
     pub(super) calls: UnixStream,
@@ -68,34 +68,34 @@ pub(super) struct PooledSandbox {
     pub(super) supervisor: SupervisorHandle,
     order: Arc<SandboxOrder>,
     seen: Vec<HostObservation>,
-    /// Of mounts and groups, before it was made.
+    /// The number of the last change of mounts and groups before it was made.
     epoch: u64,
     made: Instant,
 }
 
 impl PooledSandbox {
-    /// It lives, and has said nothing: all that it will say before its call is that it is over.
+    /// Whether it is alive and has sent nothing. Before its call it sends only its end.
     fn quiet(&self) -> bool {
         let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
         let ready = rustix::event::poll(&mut fds, Some(&Timespec::default()));
         matches!(ready, Ok(0))
     }
 
-    /// The host would still give the very same box.
+    /// Whether the host would still give an identical sandbox.
     fn fresh(&self) -> bool {
         let enclosure = self.order.enclosure.as_ref();
         self.quiet() && enclosure.is_some_and(|enclosure| world::still(&self.seen, enclosure))
     }
 }
 
-/// A box of this configuration is wanted.
+/// A request for a sandbox of this configuration.
 struct PrewarmRequest {
     key: Vec<u8>,
     order: Arc<SandboxOrder>,
     due: Instant,
 }
 
-/// What waits; shared by those who take and the thread that makes.
+/// The waiting sandboxes. Calls and the maker thread share this state.
 struct PoolState {
     limits: WarmPoolLimits,
     boxes: Mutex<PooledSandboxes>,
@@ -104,17 +104,17 @@ struct PoolState {
 
 #[derive(Default)]
 struct PooledSandboxes {
-    /// The oldest first.
+    /// The waiting sandboxes, oldest first.
     all: VecDeque<PooledSandbox>,
-    /// Ended while they waited.
+    /// Sandboxes that ended while they waited.
     dead: Vec<PooledSandbox>,
-    /// Of which configurations how many are to wait; the one that was asked for last at the end.
+    /// How many sandboxes should wait, by configuration. The most recently used configuration is last.
     wanted: VecDeque<(Vec<u8>, usize)>,
     closed: bool,
 }
 
 impl PooledSandboxes {
-    /// Another call of this configuration has come. `missed`: it found no box, and not because of a change of the host.
+    /// Records another call of this configuration. `missed`: it found no sandbox, and this was not due to a change of the host.
     fn want(&mut self, key: &[u8], missed: bool, limits: WarmPoolLimits) {
         let known = self.wanted.iter().position(|(other, _)| other == key);
         let known = known.and_then(|at| self.wanted.remove(at));
@@ -126,7 +126,7 @@ impl PooledSandboxes {
         }
     }
 
-    /// A box of this configuration has waited for nothing.
+    /// Records that a sandbox of this configuration was not used.
     fn want_less(&mut self, key: &[u8]) {
         for (_, number) in self.wanted.iter_mut().filter(|(other, _)| other == key) {
             *number = number.saturating_sub(1);
@@ -139,12 +139,12 @@ impl PoolState {
         self.boxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes with every change of mounts, and of our own groups.
+    /// A number that changes whenever mounts or clawk's own groups change.
     fn epoch(&self) -> u64 {
         self.mounts.lock().unwrap_or_else(PoisonError::into_inner).epoch()
     }
 
-    /// More boxes of this configuration are to wait than do.
+    /// Whether fewer sandboxes of this configuration wait than should.
     fn lacks(&self, key: &[u8]) -> bool {
         let boxes = self.boxes();
         let wanted = boxes.wanted.iter().find(|(other, _)| other == key);
@@ -152,7 +152,7 @@ impl PoolState {
         boxes.all.iter().filter(|one| one.key == key).count() < wanted.min(self.limits.boxes_total)
     }
 
-    /// What has waited too long, or has ended meanwhile, goes; when the next will.
+    /// Discards sandboxes that have waited too long or have ended. Returns when the next one expires.
     fn expire(&self, now: Instant) -> Option<Instant> {
         let idle = Duration::from_millis(self.limits.idle_ms);
         let mut boxes = self.boxes();
@@ -168,13 +168,13 @@ impl PoolState {
         boxes.all.iter().map(|one| one.made + idle).min()
     }
 
-    /// Removes what boxes have left that ended while they waited.
+    /// Removes the remains of sandboxes that ended while they waited.
     fn bury(&self) {
         let dead = std::mem::take(&mut self.boxes().dead);
         dead.iter().for_each(|one| one.supervisor.give_up());
     }
 
-    /// False: nobody will take it.
+    /// Adds a sandbox. Returns false if the pool is closed.
     fn put(&self, made: PooledSandbox) -> bool {
         let mut boxes = self.boxes();
         if boxes.closed {
@@ -188,16 +188,17 @@ impl PoolState {
     }
 }
 
-/// The boxes of one launcher and all its clones.
+/// The pool that one launcher and its clones share.
 pub(super) struct Pool {
     shelf: Arc<PoolState>,
     nursery: Arc<ForkServerClient>,
-    /// Made by the first call that could use a box; `None`: no thread can be started, so that every call makes its own.
+    /// The maker thread, started by the first call that could use a prepared sandbox. `None`: no thread can be started, so every
+    /// call makes its own sandbox.
     making: OnceLock<Option<MakerThread>>,
     served: AtomicU64,
 }
 
-/// The thread that makes boxes.
+/// The thread that makes sandboxes.
 struct MakerThread {
     wishes: SyncSender<PrewarmRequest>,
     thread: JoinHandle<()>,
@@ -210,7 +211,7 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// Makes nothing yet: the first call of a configuration says that boxes of it are worth having.
+    /// Creates an empty pool. The first call of a configuration shows that sandboxes for it are useful.
     pub(super) fn new(limits: WarmPoolLimits, nursery: Arc<ForkServerClient>) -> Self {
         Self {
             shelf: Arc::new(PoolState {
@@ -235,12 +236,12 @@ impl Pool {
         self.making.get_or_init(start).as_ref()
     }
 
-    /// Boxes that wait now.
+    /// The number of sandboxes that wait now.
     pub(super) fn len(&self) -> usize {
         self.shelf.boxes().all.len()
     }
 
-    /// A box has served its call.
+    /// Counts a served call.
     pub(super) fn count(&self) {
         self.served.fetch_add(1, Ordering::Relaxed);
     }
@@ -249,7 +250,7 @@ impl Pool {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// A box for this order, if one waits that is still what the host would give; and the wish for the next.
+    /// Takes a waiting sandbox for this order, if one is still identical to what the host would give; and requests the next one.
     pub(super) fn take(&self, order: SandboxOrder) -> Option<PooledSandbox> {
         let key = serde_json::to_vec(&order).ok()?; // silent-ok: then no box waits for it
         let epoch = self.shelf.epoch();
@@ -293,7 +294,7 @@ impl Drop for Pool {
             return;
         };
         drop(wishes);
-        // It may be making a box, which it throws away then: nobody waits for that for long.
+        // The thread may be making a sandbox, which it then discards. Do not wait long for that.
         for _ in 0..ENDING_MS {
             if thread.is_finished() {
                 let _ = thread.join(); // silent-ok: it has ended, however

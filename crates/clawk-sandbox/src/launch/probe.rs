@@ -1,4 +1,4 @@
-//! Whether this host can enclose a tool: found out by really starting a box (R32), once, at start-up.
+//! Probes whether this host can isolate a tool, by really starting a sandbox (R32), once at start-up.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use clawk_plan::level::{Level, SandboxRefusal};
 use clawk_plan::plan::{Plan, PlanDefaults};
 use clawk_plan::probed::{self, ProbeResult};
 
-/// Milliseconds that the probe may take.
+/// The time limit of the probe, in milliseconds.
 const PROBE_MS: u64 = 10_000;
 
 impl Launcher {
-    /// Starts a box, looks from inside whether its walls stand, and keeps the result for [`Plan::available`].
+    /// Starts a sandbox, checks its isolation from inside, and stores the result for [`Plan::available`].
     ///
     /// # Errors
-    /// The mechanism that is missing, and the cure.
+    /// The missing mechanism, and how to fix it.
     pub(super) async fn probe_process(&self) -> ProbeResult {
         if let Some(found) = probed::found() {
             return found.clone();
@@ -22,10 +22,10 @@ impl Launcher {
         probed::remember(self.look().await).clone()
     }
 
-    /// Looks anew, without keeping the result: for `clawk doctor`.
+    /// Probes again without storing the result: for `clawk doctor`.
     ///
     /// # Errors
-    /// The mechanism that is missing, and the cure.
+    /// The missing mechanism, and how to fix it.
     pub async fn look(&self) -> ProbeResult {
         let plan = Plan::undeclared(&PlanDefaults::default());
         let mut spec = Spec::new(super::OWN_PROGRAM, Arc::new(plan));
@@ -50,7 +50,7 @@ fn ended(outcome: &LaunchOutcome) -> String {
     }
 }
 
-/// What the walls are called when they can't be put up.
+/// Names of mechanisms in reports of a failed start.
 const WALLS: [&str; 15] = [
     "landlock",
     "seccomp",
@@ -69,13 +69,13 @@ const WALLS: [&str; 15] = [
     "the root",
 ];
 
-/// The refusal of a wall that can't be had here; `None` when the reason is another.
+/// Converts a report to a refusal if it names a missing mechanism; `None` if the reason is another one.
 pub(super) fn wall(reason: &str) -> Option<SandboxRefusal> {
     let (name, _) = reason.split_once(": ")?;
     WALLS.contains(&name).then(|| unavailable(reason))
 }
 
-/// What would mend it, as far as it can be said. A container engine's own filter is the commonest reason.
+/// How to fix it, as far as known. The most common reason is a container engine's own filter.
 fn cure(mechanism: &str) -> &'static str {
     match mechanism {
         "landlock" => {
@@ -93,10 +93,10 @@ fn cure(mechanism: &str) -> &'static str {
     }
 }
 
-/// `landlock: this kernel has none` names its mechanism.
+/// A report such as `landlock: this kernel has none` names its mechanism.
 fn unavailable(reason: &str) -> SandboxRefusal {
     let (mechanism, missing) = match reason.split_once(": ") {
-        // A place of the view that can't be had.
+        // A place of the view that can't be made.
         Some((name, _)) if name.starts_with('/') => ("mounts", reason),
         Some((name, rest)) if name.len() < 60 => (name, rest),
         _ => ("box", reason),

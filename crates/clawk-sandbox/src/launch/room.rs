@@ -1,4 +1,4 @@
-//! Room on the host's disks: a run that may write there is ended before they are full. Journal and host need what is left.
+//! Disk quota: a run is ended before the host's disks are full, because journal and host need the remaining space.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -9,12 +9,12 @@ use clawk_plan::level::{Level, ObtainedEnforcement};
 use clawk_plan::plan::FsMode;
 use clawk_plan::preflight::path::lexical;
 
-/// Free space that every disk must keep that a run may write to; 0 means no check.
+/// How much must stay free on every disk to which a run may write. 0: no check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MinFree {
-    /// `[sandbox] min_free_disk_mb`, MiB.
+    /// `[sandbox] min_free_disk_mb`: free space in MiB.
     pub disk_mb: u64,
-    /// `[sandbox] min_free_files`: how many more files there is room for. Empty ones take no bytes.
+    /// `[sandbox] min_free_files`: for how many more files there must be space. Empty files use no bytes.
     pub files: u64,
 }
 
@@ -27,27 +27,27 @@ impl Default for MinFree {
     }
 }
 
-/// Between two looks at the disks.
+/// The pause between two checks of the disks.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a run without a file view of its own may fill.
+/// The places that a run without its own file view may fill.
 const HOST: [&str; 3] = ["/", "/tmp", "/home"];
 
-/// The disks that a run may write to, by a place on each, and how much of them must stay free.
+/// The disks to which a run may write, each by one path on it, and how much must stay free.
 pub(super) struct DiskQuota {
     places: Vec<PathBuf>,
     min_free: MinFree,
 }
 
 impl Launcher {
-    /// With so much of every disk left free.
+    /// Returns this launcher with a minimum of free space on every disk.
     #[must_use]
     pub fn leaving_free(mut self, min_free: MinFree) -> Self {
         self.min_free = min_free;
         self
     }
 
-    /// `None`: the run can write nothing of the host's.
+    /// The disk quota of a run; `None`: the run can't write to the host's disks.
     pub(super) fn room(&self, spec: &Spec) -> Option<DiskQuota> {
         let min_free = self.min_free;
         let base = spec.base.as_ref().or(spec.workdir.as_ref());
@@ -66,8 +66,8 @@ impl Launcher {
 }
 
 impl DiskQuota {
-    /// Ends when a disk has less left than it must. A disk that does not answer, behind a network that is gone, holds a thread of its
-    /// own up and nobody else.
+    /// Waits until a disk has too little free space. If a disk does not answer, for example behind a broken network, it blocks only
+    /// its own thread.
     pub(super) async fn used_up(self) -> LimitHit {
         let min_free = self.min_free;
         let mut looked = tokio::task::spawn_blocking(move || self.floors()).await;
@@ -86,7 +86,7 @@ impl DiskQuota {
 
     fn floors(self) -> Vec<DiskFloor> {
         let MinFree { disk_mb, files } = self.min_free;
-        // Where less is free already, work goes on, with what can be spared of it.
+        // If less is free from the start, the run may still use half of it.
         let least = |free: u64, least: u64| if free > least { least } else { free / 2 };
         let places = self.places.into_iter();
         let found = places.filter_map(|place| {
@@ -103,14 +103,14 @@ impl DiskQuota {
     }
 }
 
-/// A disk, what is free on it, and what must stay free.
+/// A disk, its free space, and how much must stay free.
 struct DiskFloor {
     place: PathBuf,
     free: FreeDiskSpace,
     least: FreeDiskSpace,
 }
 
-/// For ordinary users. A file system that makes room for files as it needs it says that there is none: its `least` is 0.
+/// The space that is free for ordinary users. A file system that creates file entries on demand reports none; its `least` is 0.
 struct FreeDiskSpace {
     bytes: u64,
     files: u64,
@@ -130,7 +130,7 @@ impl DiskFloor {
     }
 }
 
-/// `None`: there is no such place, or it can't say.
+/// The free space at this path; `None`: the path does not exist, or the file system does not report it.
 fn free(place: &std::path::Path) -> Option<FreeDiskSpace> {
     let found = rustix::fs::statvfs(place).ok()?; // silent-ok: what isn't there is not written to; the mount itself tells
     Some(FreeDiskSpace {
@@ -139,8 +139,8 @@ fn free(place: &std::path::Path) -> Option<FreeDiskSpace> {
     })
 }
 
-/// Of a run that was ended for it: its processes die with the future that ran it. `obtained`: what holds every run of its level, since
-/// its own words ended with it.
+/// The outcome of a run that was ended for its quota. Its processes end when the future that ran it is dropped. `obtained` has the
+/// mechanisms of every run of its level, because the run's own report is lost.
 pub(super) fn ended(obtained: ObtainedEnforcement, hit: LimitHit, duration: Duration) -> LaunchOutcome {
     LaunchOutcome {
         exit_code: None,
@@ -156,7 +156,7 @@ pub(super) fn ended(obtained: ObtainedEnforcement, hit: LimitHit, duration: Dura
 }
 
 impl SandboxedService {
-    /// Ends it when a disk that it may write to has too little left.
+    /// Ends the service when a disk to which it may write has too little free space.
     pub(super) fn within(self, room: Option<DiskQuota>) -> Self {
         let Some(room) = room else { return self };
         let (stop, mut end, cut) = (self.stop.downgrade(), self.end.clone(), self.cut.clone());
@@ -177,5 +177,5 @@ impl SandboxedService {
     }
 }
 
-/// Why the service was ended from here.
+/// The limit for which the launcher ended the service, if any.
 pub(super) type ServiceCutReason = std::sync::Arc<OnceLock<LimitHit>>;

@@ -1,4 +1,4 @@
-//! One run from order to outcome; and the part of it that a service shares.
+//! One run from order to outcome, and the part of it that services share.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,16 +22,16 @@ use crate::passing;
 use clawk_plan::level::{CodeOrigin, ObtainedEnforcement};
 use clawk_plan::plan::Plan;
 
-/// How long the supervisor may take beyond timeout and grace before it is given up, milliseconds.
+/// How long the supervisor may take beyond time limit and grace period before it is given up, in milliseconds.
 const PATIENCE_MS: u64 = 10_000;
 
-/// How long a supervisor that was told to end is waited for.
+/// How long to wait for a supervisor that was told to end.
 const CLOSING: Duration = Duration::from_secs(2);
 
 impl Launcher {
-    /// Runs a program to its end, its output read to the last byte and kept up to the cap. Returns when every process
-    /// that it started is gone. Dropping the future kills them at once, and so does a disk that it fills
-    /// ([`Launcher::leaving_free`]); of its output nothing is kept then.
+    /// Runs a program to its end. Reads all of its output, and keeps it up to the limit. Returns when every process that it started
+    /// has ended. Dropping the future kills them at once. A full disk also ends the run ([`Launcher::leaving_free`]); its output is
+    /// then lost.
     ///
     /// # Errors
     /// [`LaunchError::Refused`]: nothing ran (R36). [`LaunchError::Lost`]: the supervisor died; the outcome is unknown.
@@ -53,7 +53,7 @@ impl Launcher {
             biased;
             result = work => result,
             hit = room.used_up() => {
-                // It ran: that the host gives no box just now must not say that nothing did.
+                // The program did run. A failing probe at this moment must not be reported as a refusal.
                 match self.probe(spec.plan.level()).await {
                     Ok(obtained) => Ok(room::ended(obtained, hit, started.elapsed())),
                     Err(refusal) => Err(lost(spec, &format!("{hit}; what held it is not known: {refusal}"))),
@@ -97,7 +97,7 @@ impl Launcher {
         outcome(spec, reports, timeout_ms).map(|outcome| kept.with(outcome, started))
     }
 
-    /// Has a supervisor forked and hands it the order.
+    /// Gets a supervisor from the fork server and sends it the order.
     pub(super) fn start(
         &self,
         spec: &Spec,
@@ -157,7 +157,7 @@ impl Launcher {
     }
 }
 
-/// The tool's standard input, and what is to be written into it.
+/// The tool's standard input, and the data to be written to it.
 pub(super) type InputFeed<'a> = (OwnedFd, Option<(pipe::Sender, &'a [u8])>);
 
 pub(super) fn input(spec: &Spec) -> Result<InputFeed<'_>, LaunchError> {
@@ -177,11 +177,11 @@ pub(super) fn input(spec: &Spec) -> Result<InputFeed<'_>, LaunchError> {
     }
 }
 
-/// A run on its way.
+/// Follows a running program.
 pub(super) struct RunFollower<'a> {
     pub(super) control: &'a mut SupervisorControl,
     pub(super) gone: &'a tokio::sync::watch::Receiver<bool>,
-    /// Ends what is left when the supervisor was lost.
+    /// Ends what is left if the supervisor was lost.
     pub(super) give_up: &'a (dyn Fn() + Sync),
 }
 
@@ -208,7 +208,7 @@ impl KeptOutput {
 }
 
 impl RunFollower<'_> {
-    /// Everything that is reported, and what is kept of the output, which is read to its last byte.
+    /// Collects all reports and the kept part of the output, which is read to its end.
     pub(super) async fn until_end<O, E>(
         self,
         spec: &Spec,
@@ -237,7 +237,7 @@ impl RunFollower<'_> {
                 reports.0.last(),
                 Some(SupervisorReport::Ended { .. } | SupervisorReport::Refused { .. })
             ) {
-                // The supervisor is gone, killed perhaps by the tool itself: what is left of its session must not live.
+                // The supervisor is gone, perhaps killed by the tool: the rest of its session must be ended.
                 give_up();
             }
             reports
@@ -265,32 +265,32 @@ impl RunFollower<'_> {
     }
 }
 
-/// A supervisor at work.
+/// A running supervisor.
 pub(super) struct SupervisorParts {
     /// The tool's standard output and standard error.
     pub(super) output: [pipe::Receiver; 2],
     pub(super) control: SupervisorControl,
-    /// Becomes true when nothing more will be reported.
+    /// Becomes true when no more reports come.
     pub(super) gone: tokio::sync::watch::Receiver<bool>,
 }
 
-/// Our end of the socket; dropping it kills the run.
+/// The launcher's end of the socket. Dropping it kills the run.
 pub(super) struct SupervisorControl {
     reader: BufReader<tokio::net::unix::OwnedReadHalf>,
     writer: tokio::net::unix::OwnedWriteHalf,
     /// The rest of the order that did not fit into the socket at once.
     order: Option<Vec<u8>>,
-    /// The report being read: kept here so that giving up a wait loses nothing of it.
+    /// The report being read. It is stored here so that a cancelled wait loses nothing.
     line: Vec<u8>,
     gone: tokio::sync::watch::Sender<bool>,
     door: Option<ListenerHandoff>,
-    /// The server of the box's way out, as long as the box lives.
+    /// Serves the sandbox's network access for as long as the sandbox lives.
     keep: Option<EgressServerHandle>,
-    /// Known from the moment when something may run.
+    /// The supervisor; set as soon as something may run.
     supervisor: Arc<OnceLock<SupervisorHandle>>,
 }
 
-/// Where the box's listening socket arrives, and who serves it.
+/// The socket on which the sandbox's listening socket arrives, and the gate that serves it.
 struct ListenerHandoff {
     socket: StdUnixStream,
     gate: EgressGate,
@@ -308,7 +308,7 @@ impl ListenerHandoff {
 }
 
 impl SupervisorControl {
-    /// Of a box that has got its call already.
+    /// The control of a sandbox that already has its call.
     pub(super) fn of(
         socket: StdUnixStream,
         keep: Option<EgressServerHandle>,
@@ -328,7 +328,7 @@ impl SupervisorControl {
         Ok((control, gone))
     }
 
-    /// Sends the order if it is not sent yet, and gives the next report; `None` at the end.
+    /// Sends the order if it was not sent yet, and returns the next report; `None` at the end.
     pub(super) async fn next(&mut self) -> std::io::Result<Option<SupervisorReport>> {
         if let Some(text) = self.order.take() {
             self.writer.write_all(&text).await?;
@@ -350,7 +350,7 @@ impl SupervisorControl {
         if matches!(report, SupervisorReport::Enclosed { .. })
             && let Some(entrance) = self.door.take()
         {
-            // The box waits for this before it starts the tool.
+            // The sandbox waits for this before it starts the tool.
             match entrance.open() {
                 Ok(keep) => self.keep = Some(keep),
                 Err(error) => {
@@ -363,12 +363,12 @@ impl SupervisorControl {
         Ok(Some(report))
     }
 
-    /// Asks for a gentle end.
+    /// Asks for an orderly end.
     pub(super) async fn terminate(&mut self) {
         let _ = self.writer.write_all(&[super::wire::TERMINATE]).await; // silent-ok: it ended meanwhile
     }
 
-    /// Ends what is left, and waits for the supervisor's end.
+    /// Ends everything that is left, and waits for the supervisor's end.
     pub(super) async fn close(mut self) {
         let _ = self.writer.shutdown().await; // silent-ok: it has ended
         let mut nowhere = tokio::io::sink();
@@ -376,7 +376,7 @@ impl SupervisorControl {
         let _ = tokio::time::timeout(CLOSING, rest).await; // silent-ok: whoever can't be killed is not waited for
     }
 
-    /// All reports up to the last, and why there are no more if that was not an end.
+    /// Reads all reports. If the last one is not the end, also returns the reason.
     async fn reports(&mut self) -> ReportBatch {
         let mut all = Vec::new();
         let fault = loop {
@@ -401,7 +401,7 @@ impl SupervisorControl {
     }
 }
 
-/// `work`, given up when nobody is left to read it.
+/// Runs `work`, but stops it when nobody is left to read its data.
 async fn until_gone(work: impl Future<Output = ()>, gone: &tokio::sync::watch::Receiver<bool>) {
     let mut gone = gone.clone();
     tokio::select! {
@@ -472,7 +472,7 @@ fn lost(spec: &Spec, reason: &str) -> LaunchError {
     }
 }
 
-/// Both ends of a pipe: the tool's, and ours to write asynchronously.
+/// Both ends of a pipe: one for the tool, and one for clawk to write asynchronously.
 pub(super) fn pipe_pair(spec: &Spec) -> Result<(OwnedFd, pipe::Sender), LaunchError> {
     let failed = |error: std::io::Error| spec.setup(&format!("its input: {error}"));
     let (reader, writer) =
@@ -487,14 +487,14 @@ fn null(spec: &Spec) -> Result<OwnedFd, LaunchError> {
         .map_err(|error| spec.setup(&format!("its input: {error}")))
 }
 
-/// The one descriptor that the box sends.
+/// Receives the one descriptor that the sandbox sends.
 pub(crate) fn receive(socket: &StdUnixStream) -> std::io::Result<OwnedFd> {
     let (_, fds) = passing::receive(socket, &mut [0], RecvFlags::DONTWAIT)?;
     let fd = fds.into_iter().next();
     fd.ok_or_else(|| std::io::Error::other("the box sent no socket"))
 }
 
-/// One message with descriptors attached.
+/// Sends one message with descriptors attached.
 pub(crate) fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> std::io::Result<()> {
     match send_some(socket, bytes, fds)? == bytes.len() {
         true => Ok(()),
@@ -502,8 +502,8 @@ pub(crate) fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<
     }
 }
 
-/// The same, as far as the socket takes it now; the descriptors go with the first byte. Whoever reads may have stopped: nobody waits
-/// for room.
+/// Sends as much of a message as the socket accepts now; the descriptors go with the first byte. It does not wait for space,
+/// because the reader may have stopped.
 pub(super) fn send_some(
     socket: BorrowedFd<'_>,
     bytes: &[u8],

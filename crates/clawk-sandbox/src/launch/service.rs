@@ -1,4 +1,4 @@
-//! A program that lives on, spoken to over its standard streams: an MCP server.
+//! A program that keeps running and communicates over its standard streams, such as an MCP server.
 
 use std::time::Duration;
 
@@ -12,39 +12,39 @@ use super::wire::{GRACE_MS, SupervisorReport};
 use super::{LaunchError, LaunchInput, Launcher, LimitHit, Spec};
 use clawk_plan::level::{CodeOrigin, ObtainedEnforcement};
 
-/// How long a service's start may take until its program runs, milliseconds.
+/// How long a service may take until its program runs, in milliseconds.
 const START_MS: u64 = 10_000;
 
-/// The end of a service.
+/// How a service ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceEnd {
-    /// Exit code of the program, if it ended by itself.
+    /// The program's exit code, if it ended by itself.
     pub exit_code: Option<i32>,
-    /// The signal that ended it.
+    /// The signal that ended it, if any.
     pub signal: Option<i32>,
-    /// The limit that it hit.
+    /// The limit that it exceeded, if any.
     pub limit: Option<LimitHit>,
 }
 
-/// A running service. Dropping it kills every process of it.
+/// A running service. Dropping it kills all of its processes.
 #[derive(Debug)]
 pub struct SandboxedService {
-    /// Its standard input; taken by who speaks to it.
+    /// Its standard input; the user of the service takes it.
     pub stdin: Option<pipe::Sender>,
-    /// Its standard output; taken by who listens to it.
+    /// Its standard output; the user of the service takes it.
     pub stdout: Option<pipe::Receiver>,
     obtained: ObtainedEnforcement,
     stderr: OutputTail,
     pub(super) stop: mpsc::Sender<()>,
     pub(super) end: watch::Receiver<Option<ServiceEnd>>,
-    /// Why it was ended from here, if it was.
+    /// The limit for which the launcher ended it, if any.
     pub(super) cut: ServiceCutReason,
-    /// What goes with the service: its container's files, its way out.
+    /// Kept for the lifetime of the service: its container's files, its network access.
     kept: std::sync::Mutex<Vec<super::EgressServerHandle>>,
 }
 
 impl Launcher {
-    /// Starts a service in `spec`'s plan, without a time limit. Its standard error is drained; the last 16 KiB are kept.
+    /// Starts a service in `spec`'s plan, without a time limit. Its standard error is read; the last 16 KiB are kept.
     ///
     /// # Errors
     /// [`LaunchError::Refused`]: nothing ran.
@@ -152,14 +152,14 @@ async fn tend(
                     asked = true;
                     control.terminate().await;
                 }
-                // The handle is gone: closing the socket kills all of it.
+                // The handle was dropped: closing the socket kills all processes.
                 None => break Ok(None),
             },
         }
     };
     control.close().await;
     if !drained {
-        // What it said last is worth a moment; a process that left the tree may hold the stream open for longer.
+        // Wait a moment for its last output. A process that left the tree may keep the stream open for longer.
         let _ = tokio::time::timeout(Duration::from_millis(200), &mut draining).await; // silent-ok: see above
     }
     let end = match report {
@@ -173,7 +173,7 @@ async fn tend(
             signal,
             limit: hit.map(|hit| LimitHit::of(hit, &limits, limits.timeout_ms)),
         },
-        // silent-ok: whatever else the supervisor said or failed to say, the service is over
+        // silent-ok: whatever else the supervisor reported, the service is over
         Ok(Some(_) | None) | Err(_) => ServiceEnd {
             exit_code: None,
             signal: None,
@@ -184,7 +184,7 @@ async fn tend(
 }
 
 impl SandboxedService {
-    /// With the walls of another level around it, which last as long as it does.
+    /// Adds the isolation of another level, which lasts as long as the service.
     pub(crate) fn enclosed(
         mut self,
         obtained: ObtainedEnforcement,
@@ -201,13 +201,13 @@ impl SandboxedService {
         &self.obtained
     }
 
-    /// The end of its standard error, up to 16 KiB.
+    /// The last part of its standard error, up to 16 KiB.
     #[must_use]
     pub fn stderr_tail(&self) -> String {
         self.stderr.text()
     }
 
-    /// The end of the service; `None` while it runs.
+    /// How the service ended; `None` while it runs.
     #[must_use]
     pub fn ended(&self) -> Option<ServiceEnd> {
         self.end.borrow().clone().map(|end| self.told(end))
@@ -220,7 +220,7 @@ impl SandboxedService {
         }
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the service.
     pub async fn wait(&self) -> Option<ServiceEnd> {
         let mut end = self.end.clone();
         match end.wait_for(Option::is_some).await {
@@ -229,7 +229,7 @@ impl SandboxedService {
         }
     }
 
-    /// SIGTERM to all of it, SIGKILL after the grace; returns when no process of it lives.
+    /// Sends SIGTERM to all processes, and SIGKILL after the grace period. Returns when all of them have ended.
     pub async fn stop(&self) -> Option<ServiceEnd> {
         let _ = self.stop.send(()).await; // silent-ok: it has ended
         let patience = Duration::from_millis(GRACE_MS + 5_000);

@@ -1,4 +1,4 @@
-//! Reading output to its end while keeping only what the cap allows, so that a flood costs time and no memory.
+//! Reads output to its end, but keeps only as much as the limit allows, so that a flood of output uses no memory.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Bytes that both streams of a run may keep together.
+/// How many more bytes both streams of a run together may keep.
 #[derive(Debug)]
 pub(crate) struct OutputBudget {
     limit: u64,
@@ -25,7 +25,7 @@ impl OutputBudget {
         self.limit
     }
 
-    /// Takes up to `wanted` bytes from what is left.
+    /// Takes up to `wanted` bytes from the rest. Returns how many.
     pub(crate) fn take(&self, wanted: usize) -> usize {
         let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
         let before = self
@@ -44,7 +44,7 @@ pub(super) struct CapturedOutput {
     pub(super) truncated: bool,
 }
 
-/// Which of a run's two outputs.
+/// One of a run's two output streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolOutputStream {
     /// Standard output.
@@ -53,7 +53,7 @@ pub enum ToolOutputStream {
     Err,
 }
 
-/// Sees what is kept of the output while it comes, for a person who waits. Levels whose output comes at the end of a run
+/// Receives the kept output while the program runs, for a person who waits. Levels that get their output only at the end of a run
 /// do not call it.
 #[derive(Clone)]
 pub struct OutputTee(Arc<OutputObserver>);
@@ -67,13 +67,13 @@ impl std::fmt::Debug for OutputTee {
 }
 
 impl OutputTee {
-    /// From a function; it may block, and holds the program up then.
+    /// Creates a tee from a function. If the function blocks, the program waits.
     pub fn new(see: impl Fn(ToolOutputStream, &[u8]) + Send + Sync + 'static) -> Self {
         Self(Arc::new(see))
     }
 }
 
-/// Reads to the end; keeps what the budget allows.
+/// Reads a stream to its end and keeps what the budget allows.
 pub(super) async fn keep(
     stream: Option<impl AsyncRead + Unpin>,
     budget: &OutputBudget,
@@ -96,11 +96,11 @@ pub(super) async fn keep(
     kept
 }
 
-/// The last bytes of a stream that is drained for as long as a service lives.
+/// The last bytes of a stream that is read for as long as a service lives.
 #[derive(Debug, Clone, Default)]
 pub(super) struct OutputTail(Arc<Mutex<VecDeque<u8>>>);
 
-/// Kept of a service's standard error, bytes.
+/// How many bytes of a service's standard error are kept.
 const TAIL_BYTES: usize = 16 << 10;
 
 impl OutputTail {

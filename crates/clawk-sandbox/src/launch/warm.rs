@@ -1,4 +1,4 @@
-//! One run in a box that has waited for it.
+//! Runs one call in a sandbox that has waited for it.
 
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -17,13 +17,13 @@ use super::run::{RunFollower, SupervisorControl, input, outcome, send_some, send
 use super::wire::{HEARD, SandboxCall, SupervisorReport, TAKEN};
 use super::{LaunchError, LaunchOutcome, Spec};
 
-/// Within this time after its supervisor has ended, the first process of a box has ended.
+/// The first process of a sandbox ends within this time after its supervisor.
 const LAST_WORD: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
 
-/// Gives the box its call and follows it to the end. `None`: surely nothing of the call ran, and a box of its own is to be made.
+/// Sends the call to the sandbox and follows it to its end. `None`: surely nothing of the call ran, and it needs a new sandbox.
 pub(super) async fn hand_over(
     spec: &Spec,
     waiting: PooledSandbox,
@@ -43,7 +43,7 @@ pub(super) async fn hand_over(
         ..
     } = waiting;
     let [out, err] = theirs;
-    // A call that did not come whole is none.
+    // A call that was not received completely does not count.
     let Ok(calls) = send(&control, calls, call, timeout_ms, [input, out, err]).await else {
         supervisor.give_up();
         return None;
@@ -62,7 +62,7 @@ pub(super) async fn hand_over(
         Ok(ended) => ended,
         Err(error) => return Some(Err(error)),
     };
-    // Whatever was reported: it says that it has read its call before it does anything with it.
+    // Whatever was reported, the sandbox acknowledges its call before it does anything with it.
     if !heard(&calls) {
         return None;
     }
@@ -78,7 +78,7 @@ pub(super) async fn hand_over(
     Some(outcome(spec, reports, timeout_ms).map(|outcome| kept.with(outcome, started)))
 }
 
-/// The server of the box's way out, under the rules and the name of this call.
+/// Starts to serve the sandbox's network access, with the rules and the name of this call.
 fn opened(spec: &Spec, waiting: &PooledSandbox) -> std::io::Result<Option<EgressServerHandle>> {
     match (&waiting.door, spec.way_out()) {
         (Some(door), Some(gate)) => {
@@ -91,7 +91,7 @@ fn opened(spec: &Spec, waiting: &PooledSandbox) -> std::io::Result<Option<Egress
     }
 }
 
-/// Our ends of the tool's output, and its own.
+/// clawk's ends and the tool's ends of the output pipes.
 pub(super) type OutputPipes = ([pipe::Receiver; 2], [OwnedFd; 2]);
 
 pub(super) fn outputs() -> std::io::Result<OutputPipes> {
@@ -104,8 +104,8 @@ pub(super) fn outputs() -> std::io::Result<OutputPipes> {
     Ok(([out, err], [their_out, their_err]))
 }
 
-/// Lets a tool of another user open its end once more by name: `/dev/stdin`, `/dev/stdout`. Who has no such descriptor, or may not
-/// look at one who has, has no name for it.
+/// Lets a tool with another user id open its end again by name: `/dev/stdin`, `/dev/stdout`. Processes that do not have the
+/// descriptor, and may not inspect one that has it, have no name for it.
 pub(super) fn named_by_tool(end: &OwnedFd) -> std::io::Result<()> {
     if rustix::process::geteuid().is_root() {
         rustix::fs::fchmod(end, rustix::fs::Mode::from_raw_mode(0o666))?;
@@ -113,7 +113,7 @@ pub(super) fn named_by_tool(end: &OwnedFd) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The clock first, then the call.
+/// Sends the time limit first, then the call.
 async fn send(
     control: &StdUnixStream,
     calls: StdUnixStream,
@@ -140,7 +140,7 @@ async fn send(
     }
 }
 
-/// Whether the box has read its call. Its supervisor has ended, so the box ends if it has not.
+/// Whether the sandbox has read its call. Its supervisor has ended, so the sandbox ends if it has not.
 fn heard(mut calls: &StdUnixStream) -> bool {
     let mut byte = [0_u8; 1];
     let mut fds = [PollFd::new(&calls, PollFlags::IN)];
@@ -148,7 +148,7 @@ fn heard(mut calls: &StdUnixStream) -> bool {
     match calls.read(&mut byte) {
         Ok(1) => byte == [HEARD],
         Ok(_) => false,
-        // It neither spoke nor closed: what it does is not known.
+        // It neither sent anything nor closed the socket: what it does is unknown.
         Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
     }
 }

@@ -1,5 +1,5 @@
-//! The first process of a machine, once the boot script has shown it the files: this program again, as root of a kernel
-//! that is the tool's alone. Its port is standard input, open both ways.
+//! The agent in the virtual machine: its first process after the boot script has mounted the files. It is clawk again, as root of a
+//! kernel that only the tool uses. Its serial port is the standard input, open for reading and writing.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -116,7 +116,7 @@ fn start(job: &Job, who: &MachineToolUser) -> io::Result<std::process::Child> {
         .map_err(|error| io::Error::new(error.kind(), format!("`{}`: {error}", job.program)))
 }
 
-/// Passes a stream on, until its last writer has gone.
+/// Forwards a stream until its last writer has closed it.
 fn pass(stream: Option<impl Read + Send + 'static>, kind: u8, port: &Port) -> JoinHandle<()> {
     let port = Arc::clone(port);
     std::thread::spawn(move || {
@@ -202,7 +202,7 @@ impl MachineCgroup {
         fs::write(self.tool.join("pids.max"), most.to_string())
     }
 
-    /// Ends and reaps whatever is left; how many that were.
+    /// Kills and reaps the remaining processes; returns how many there were.
     fn kill(&self) -> io::Result<u64> {
         fs::write(self.tool.join("cgroup.kill"), "1")?;
         let mut swept = 0;

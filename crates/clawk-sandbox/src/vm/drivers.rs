@@ -1,5 +1,5 @@
-//! Which modules a machine's kernel loads, and in which order: as the kernel's own lists say. `modules.dep` is made when a kernel
-//! is installed; where it is missing (an unpacked package), each module names what it depends on.
+//! Finds the modules that a machine's kernel must load, and their order, from the kernel's own lists. `modules.dep` is made when a
+//! kernel is installed. If it is missing (an unpacked package), each module's own dependencies are read.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -10,16 +10,16 @@ const SUFFIXES: [&str; 4] = ["ko", "ko.xz", "ko.zst", "ko.gz"];
 
 /// The modules of one kernel.
 struct KernelModuleCatalog {
-    /// Every module's file.
+    /// Each module's file.
     files: HashMap<String, PathBuf>,
-    /// What `modules.dep` says that a module needs. Absent: the modules themselves are asked.
+    /// The dependencies in `modules.dep`. Absent: they are read from the modules themselves.
     needs: Option<HashMap<String, Vec<String>>>,
-    /// Modules that are part of the kernel.
+    /// Modules that are built into the kernel.
     built_in: HashSet<String>,
 }
 
-/// Files of the modules that `wanted` consists of, each after those that it depends on. What is part of the kernel needs no file.
-/// `modules` is the kernel's folder `lib/modules/VERSION`, a name is `virtio_blk`.
+/// Files of the modules in `wanted`, each after its dependencies. Built-in modules need no file. `modules` is the kernel's folder
+/// `lib/modules/VERSION`; a name is for example `virtio_blk`.
 ///
 /// # Errors
 /// A list can't be read, or the kernel has no such module.
@@ -70,7 +70,7 @@ impl KernelModuleCatalog {
         })
     }
 
-    /// Depth first: what a module needs comes before it. The kernel's lists have no circles; `seen` ends one all the same.
+    /// Visits depth first, so that dependencies come before the module. The kernel's lists have no cycles; `seen` would end one.
     fn visit(&self, name: &str, seen: &mut BTreeSet<String>, order: &mut Vec<PathBuf>) -> io::Result<()> {
         if self.built_in.contains(name) || !seen.insert(name.to_owned()) {
             return Ok(());
@@ -98,7 +98,7 @@ impl KernelModuleCatalog {
     }
 }
 
-/// A module's own words, which the kernel's build wrote into it.
+/// The dependencies that are written in the module's file.
 fn declared(file: &Path) -> io::Result<Vec<String>> {
     const FIELD: &[u8] = b"\0depends=";
     let unread = || {
@@ -126,7 +126,7 @@ fn stem(path: &Path) -> &str {
     name.split('.').next().unwrap_or_default()
 }
 
-/// A module's name: of its file, without suffixes, with `_` for every `-`, as the kernel has it.
+/// A module's name: the file name without suffixes, with `_` for every `-`, as in the kernel.
 fn name_of(path: &str) -> Option<String> {
     let name = stem(Path::new(path.trim())).replace('-', "_");
     (!name.is_empty()).then_some(name)
@@ -136,7 +136,7 @@ fn name_of(path: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// A modules folder whose modules say what they need.
+    /// A modules folder whose modules contain their dependencies.
     fn tree(modules: &[(&str, &str)], built_in: &str) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let mut order = String::new();

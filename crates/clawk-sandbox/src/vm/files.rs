@@ -1,6 +1,6 @@
-//! The file server of a machine: virtiofs, spoken to by qemu over vhost-user. It runs in the box, as the box's user, without
-//! any right, and sees what the box sees: what the plan does not show is not there. A wall of its own keeps it from `/proc`
-//! and `/dev`, so that a kernel gone bad can't reach the processes beside it.
+//! The file server of a machine: virtiofs, which qemu uses over vhost-user. It runs in the sandbox, as the sandbox's user, without
+//! any capabilities, and sees only what the sandbox sees. Landlock keeps it out of `/proc` and `/dev`, so that a compromised kernel
+//! can't reach the processes beside it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -26,24 +26,24 @@ use vmm_sys_util::epoll::EventSet;
 use super::judge::GuardedPassthrough;
 use super::wire::FileServerRules;
 
-/// Descriptor chains of one queue.
+/// The number of descriptor chains in one queue.
 const QUEUE: usize = 1024;
 
-/// The queue of urgent requests, and one of the others.
+/// The number of queues: one for urgent requests, one for the others.
 const QUEUES: usize = 2;
 
-/// How long the machine may keep a name or an attribute without asking again.
+/// How long the machine may cache a name or an attribute.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// `VIRTIO_F_INDIRECT_DESC`, `VIRTIO_F_EVENT_IDX`, `VHOST_USER_F_PROTOCOL_FEATURES`, `VIRTIO_F_VERSION_1`.
 const FEATURES: u64 = 1 << 28 | 1 << 29 | 1 << 30 | 1 << 32;
 
-/// What the machine's root must never show.
+/// Folders that the machine's root must never show.
 const NEVER: [&str; 3] = ["proc", "dev", "sys"];
 
 type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
 
-/// Serves the box's files on the socket that is standard input, until qemu goes.
+/// Serves the sandbox's files on the socket that is standard input, until qemu ends.
 pub(super) fn serve(rules: &str) -> io::Result<()> {
     let rules: FileServerRules = serde_json::from_str(rules)?;
     let listener = UnixListener::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -69,7 +69,7 @@ pub(super) fn serve(rules: &str) -> io::Result<()> {
     daemon.wait().map_err(failed)
 }
 
-/// Everything of the view but what shows processes and devices.
+/// Restricts this process to the view, without processes and devices.
 fn enclose() -> io::Result<()> {
     let failed = |error: landlock::RulesetError| io::Error::other(format!("landlock: {error}"));
     let all = AccessFs::from_all(ABI::V3);
@@ -118,7 +118,7 @@ struct VirtiofsDevice {
 }
 
 impl VirtiofsDevice {
-    /// Answers everything that waits in a queue.
+    /// Answers all waiting requests of a queue.
     fn work(&self, memory: &Memory, queue: &VringMutex<Memory>) -> io::Result<()> {
         let mut used = false;
         loop {
@@ -206,7 +206,7 @@ impl VhostUserBackend for VirtiofsDevice {
 mod tests {
     #[test]
     fn a_file_server_opens_nothing_of_processes_and_devices() {
-        // The rules hold for the thread that makes them.
+        // The restriction applies to the thread that makes it.
         let looked = std::thread::spawn(|| {
             super::enclose().unwrap();
             let denied =

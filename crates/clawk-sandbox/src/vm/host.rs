@@ -1,4 +1,5 @@
-//! What this host has for machines, found out by starting one (R32): KVM first; emulation only where the operator said so.
+//! Checks this host's support for machines by starting one (R32): with KVM first, and with emulation only if the operator allows
+//! it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,20 +15,20 @@ use clawk_plan::level::{Level, SandboxRefusal};
 use clawk_plan::machine::refusal;
 use clawk_plan::plan::{Plan, PlanDefaults, ShellMode};
 
-/// How long a machine may take to start, milliseconds.
+/// How long a machine may take to start, in milliseconds.
 const KVM_MS: u64 = 5_000;
 const TCG_MS: u64 = 60_000;
 
-/// What the probe's program ends with.
+/// The exit code of the probe's program.
 const PROBE_CODE: i32 = 42;
 
 const PACKAGES: &str = "install qemu, a kernel and a static busybox (Debian: qemu-system-x86, linux-image-cloud-amd64, busybox-static)";
 
-/// What runs the machine's instructions.
+/// How the machine's instructions are executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Engine {
     Kvm,
-    /// Emulation: many times slower.
+    /// Emulation; many times slower.
     Tcg,
 }
 
@@ -40,7 +41,7 @@ impl Engine {
     }
 }
 
-/// A way to make machines that has worked here.
+/// A way to start machines that has worked on this host.
 #[derive(Debug, Clone)]
 pub(crate) struct MachineRuntime {
     pub(super) engine: Engine,
@@ -48,14 +49,14 @@ pub(crate) struct MachineRuntime {
     pub(super) kernel: PathBuf,
     pub(super) version: String,
     pub(super) initrd: PathBuf,
-    /// Where this program is, for the view.
+    /// The path of this program, for the view.
     pub(super) program: PathBuf,
     pub(super) boot_ms: u64,
-    /// What held the probe.
+    /// The mechanisms that enforced the probe.
     pub(crate) mechanisms: Vec<String>,
 }
 
-/// Starts a machine for real.
+/// Really starts a machine.
 pub(super) async fn probe(
     launcher: &Launcher,
     settings: &Settings,
@@ -89,7 +90,7 @@ pub(super) async fn probe(
     Err(refusal("qemu", faults.join("; "), hint))
 }
 
-/// Everything that must be there before anything is started.
+/// Finds everything that is needed to start a machine.
 fn parts(
     launcher: &Launcher,
     settings: &Settings,
@@ -125,7 +126,7 @@ fn parts(
     })
 }
 
-/// qemu and busybox, where both are installed. Only looks; starts nothing.
+/// The paths of qemu and busybox, if both are installed. Starts nothing.
 pub(super) fn programs(settings: &Settings) -> Result<(PathBuf, PathBuf), SandboxRefusal> {
     if !cfg!(target_arch = "x86_64") {
         let hint = "set the Sandbox's `level` to `container` or `process`";
@@ -139,7 +140,7 @@ pub(super) fn programs(settings: &Settings) -> Result<(PathBuf, PathBuf), Sandbo
 
 type Kernel = (PathBuf, String, PathBuf);
 
-/// The kernel that is named, else the newest installed one, a cloud kernel before others.
+/// The configured kernel; otherwise the newest installed one, cloud kernels first.
 fn kernel(settings: &Settings) -> Result<Kernel, String> {
     if let Some(path) = &settings.kernel {
         let path = path
@@ -169,7 +170,7 @@ fn kernel(settings: &Settings) -> Result<Kernel, String> {
     })
 }
 
-/// The archive's file, by its content.
+/// Stores the archive in a file named by its content.
 fn keep(bytes: &[u8], cache: Option<&Path>) -> Result<PathBuf, String> {
     let folder = match cache {
         Some(cache) => cache.join("vm"),
@@ -192,7 +193,7 @@ fn keep(bytes: &[u8], cache: Option<&Path>) -> Result<PathBuf, String> {
     path.canonicalize().map_err(|error| error.to_string())
 }
 
-/// The smallest whole run: a program of the view says its code.
+/// The smallest complete run: a program of the view returns its exit code.
 async fn try_it(launcher: &Launcher, found: &MachineRuntime) -> Result<Vec<String>, String> {
     let defaults = PlanDefaults {
         shell: ShellMode::Restricted,

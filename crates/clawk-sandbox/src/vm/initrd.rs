@@ -1,4 +1,4 @@
-//! What a machine's kernel starts with: a few drivers, busybox, and the script that shows it the box's files and becomes this
+//! The initrd of a machine's kernel: a few drivers, busybox, and the script that mounts the sandbox's files and executes this
 //! program. Everything else comes over virtiofs.
 
 use std::fs;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use super::drivers::load_order;
 
-/// Drivers of the machine's port and files; what they need comes with them.
+/// Drivers for the machine's port and files. Their dependencies are added.
 const DRIVERS: [&str; 3] = ["virtio_pci", "virtio_console", "virtiofs"];
 
-/// The first process. What the box shows of `/proc` and `/dev` is covered by the machine's own; `/tmp` is the box's.
+/// The first process. The machine's own `/proc` and `/dev` cover those of the sandbox; `/tmp` is the sandbox's.
 const SCRIPT: &str = r#"#!/busybox sh
 b=/busybox
 n=/new
@@ -40,7 +40,7 @@ for p in /dev/vport*; do port=$p; done
 exec $b switch_root $n "$($b cat /program)" __vm agent 0<>"$port"
 "#;
 
-/// The archive. `program` is this program's path in the view.
+/// Builds the archive. `program` is this program's path in the view.
 pub(super) fn make(busybox: &Path, modules: &Path, program: &Path) -> io::Result<Vec<u8>> {
     let program = program
         .to_str()
@@ -59,7 +59,7 @@ pub(super) fn make(busybox: &Path, modules: &Path, program: &Path) -> io::Result
     Ok(archive.end())
 }
 
-/// A program that needs no library: the archive holds none.
+/// Whether a program needs no libraries: the archive contains none.
 pub(super) fn is_static(program: &Path) -> bool {
     let Ok(bytes) = fs::read(program) else {
         return false;
@@ -69,7 +69,7 @@ pub(super) fn is_static(program: &Path) -> bool {
     bytes.starts_with(b"\x7fELF") && !head.windows(interpreter.len()).any(|part| part == interpreter)
 }
 
-/// `cpio`, the "newc" format of the kernel's documentation.
+/// A `cpio` archive in the "newc" format of the kernel's documentation.
 #[derive(Default)]
 struct CpioArchive {
     bytes: Vec<u8>,
@@ -104,7 +104,7 @@ impl CpioArchive {
     }
 }
 
-/// Version and modules of a kernel: below `/lib/modules` for an installed one, in the tree that it lies in for an unpacked one.
+/// A kernel's version and modules folder: in `/lib/modules` for an installed kernel, in its own tree for an unpacked one.
 pub(super) fn modules_of(kernel: &Path) -> Option<(String, PathBuf)> {
     let name = kernel.file_name()?.to_str()?;
     let version = name.strip_prefix("vmlinuz-")?.to_owned();

@@ -1,6 +1,7 @@
-//! `denied_paths` at the file server (R33). What was there when the run began is covered in the box already; here every name
-//! that the machine asks for is judged by where it really is, so that a rule holds for files made later, and for other names
-//! of a denied file. The agent's own files are judged where something would change. The rest goes on to the passthrough as it is.
+//! Applies `denied_paths` in the file server (R33). Paths that existed at the start of the run are covered in the sandbox already.
+//! Here the real path of every name that the machine requests is checked, so that a rule also applies to files created later, and
+//! to other hard links of a denied file. The agent's own files are checked before changes. Everything else is passed through
+//! unchanged.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, OsStr};
@@ -26,9 +27,9 @@ pub(super) struct GuardedPassthrough {
     inner: PassthroughFs<()>,
     filesystem: Filesystem,
     base: PathBuf,
-    /// Denied files that have further names, by device and inode.
+    /// Device and inode of denied files that have other hard links.
     aliases: HashSet<(u64, u64)>,
-    /// The agent's own files: read, never changed.
+    /// The agent's own files. They may be read, but never changed.
     kept: RuntimeFileGuard,
 }
 
@@ -40,7 +41,7 @@ fn kept() -> io::Error {
     io::Error::from_raw_os_error(libc::EROFS)
 }
 
-/// By these flags a file may be changed.
+/// Open flags that allow changing a file.
 const CHANGES: u32 = (libc::O_WRONLY | libc::O_RDWR | libc::O_TRUNC).unsigned_abs();
 
 impl GuardedPassthrough {
@@ -65,7 +66,7 @@ impl GuardedPassthrough {
         self.filesystem.denied.is_empty()
     }
 
-    /// Where a name is, really.
+    /// The real path of a name.
     fn place(&self, parent: u64, name: &CStr) -> io::Result<PathBuf> {
         let folder = self.inner.readlinkat_proc_file(parent)?;
         Ok(lexical(&folder, Path::new(OsStr::from_bytes(name.to_bytes()))))
@@ -79,7 +80,7 @@ impl GuardedPassthrough {
         }
     }
 
-    /// What was opened before a rule came to hold for it.
+    /// Checks a file that was opened before a rule applied to it.
     fn admit_inode(&self, inode: u64) -> io::Result<()> {
         if self.free()
             || !self
@@ -92,7 +93,7 @@ impl GuardedPassthrough {
         }
     }
 
-    /// Neither what is denied, nor a folder that a rule speaks of.
+    /// Checks that this is neither a denied path nor a folder that a rule names.
     fn movable(&self, parent: u64, name: &CStr) -> io::Result<()> {
         if self.free() {
             return Ok(());
@@ -108,7 +109,8 @@ impl GuardedPassthrough {
         Ok(())
     }
 
-    /// Something may be made, removed or moved by this name: no own file, and no folder that leads to one.
+    /// Checks that an entry with this name may be created, removed or moved: not one of the agent's own files, and not a folder on
+    /// the path to one.
     fn changeable(&self, parent: u64, name: &CStr) -> io::Result<()> {
         if self.kept.is_empty() {
             return Ok(());
@@ -120,7 +122,7 @@ impl GuardedPassthrough {
         Ok(())
     }
 
-    /// The content, the mode, the names of what is there may be changed.
+    /// Checks that the content, the mode and the names of this file may be changed.
     fn changeable_inode(&self, ctx: &Context, inode: u64) -> io::Result<()> {
         if self.kept.is_empty() {
             return Ok(());
@@ -143,7 +145,7 @@ impl GuardedPassthrough {
     }
 }
 
-/// A rule under the names that it really has here, where a link on the way leads elsewhere.
+/// The rule under its real names here, if a link leads elsewhere.
 fn really(entry: &Denied, base: &Path) -> Vec<Denied> {
     let place = lexical(base, Path::new(entry.fixed_part()));
     let mut names = Vec::new();
@@ -157,10 +159,10 @@ fn really(entry: &Denied, base: &Path) -> Vec<Denied> {
     new.filter_map(|name| entry.moved(&name).ok()).collect() // silent-ok: the rule holds as it was written
 }
 
-/// Files of a mount that are looked at for further names of denied ones. Beyond, only the covers hold.
+/// How many files of a mount are checked for other hard links of denied files. Beyond that, only the covers protect them.
 const MAX_ENTRIES: usize = 50_000;
 
-/// Denied files of the host that have further names, by device and inode: found before a box covers them.
+/// Device and inode of denied files of the host that have other hard links. They are found before a sandbox covers them.
 pub(super) fn aliases(filesystem: &Filesystem, base: &Path) -> Vec<(u64, u64)> {
     let roots = filesystem
         .shown_mounts()
@@ -189,7 +191,7 @@ pub(super) fn aliases(filesystem: &Filesystem, base: &Path) -> Vec<(u64, u64)> {
     found.into_iter().collect()
 }
 
-/// Goes on to the passthrough.
+/// Forwards calls to the passthrough.
 macro_rules! passes {
     ($(fn $name:ident($($arg:ident: $kind:ty),*) -> $result:ty;)*) => {
         $(fn $name(&self, ctx: &Context, $($arg: $kind),*) -> $result {
@@ -198,7 +200,7 @@ macro_rules! passes {
     };
 }
 
-/// The same, once the named place was judged.
+/// Forwards calls to the passthrough after the named path was checked.
 macro_rules! judges {
     ($(fn $name:ident($parent:ident, $named:ident $(, $arg:ident: $kind:ty)*) -> $result:ty;)*) => {
         $(fn $name(&self, ctx: &Context, $parent: u64, $named: &CStr, $($arg: $kind),*) -> $result {
@@ -216,7 +218,7 @@ impl FileSystem for GuardedPassthrough {
     type Handle = u64;
 
     fn init(&self, capable: FsOptions) -> io::Result<FsOptions> {
-        // Listings that come with what they list would go past the judgement.
+        // Listings that include attributes would bypass the checks.
         let plus = FsOptions::DO_READDIRPLUS | FsOptions::READDIRPLUS_AUTO;
         Ok(self.inner.init(capable - plus)? - plus)
     }
@@ -225,7 +227,7 @@ impl FileSystem for GuardedPassthrough {
         self.inner.destroy();
     }
 
-    /// Whoever asks is the box's user, which has no right to be another.
+    /// The requester is the sandbox's user, which can't become another user.
     fn id_remap(&self, ctx: &mut Context) -> io::Result<()> {
         (ctx.uid, ctx.gid) = (0, 0);
         Ok(())

@@ -1,9 +1,9 @@
-//! Level `vm`: a kernel of the tool's own, in qemu, in a box (CKP §5.7, R32–R36).
+//! Level `vm`: the tool gets its own kernel, in qemu, in a sandbox (CKP §5.7, R32–R36).
 //!
-//! The box is the one that level `process` would have been, with the same view, user, filters and groups; in the place of the
-//! tool it runs the [`stage`], which starts qemu and a file server (`files`). So a tool that breaks out of the machine is
-//! where it would have been without one. The machine has no disk, no network card and no device but a serial port, which
-//! carries orders and output, and virtiofs, which shows the box's view. Its first process is this program again (`agent`).
+//! The sandbox is the same as at level `process`, with the same view, user, filters and groups. Instead of the tool it runs the
+//! [`stage`], which starts qemu and a file server (`files`). A tool that breaks out of the machine is still in that sandbox. The
+//! machine has no disk, no network card and no devices except a serial port, which carries orders and output, and virtiofs, which
+//! shows the sandbox's view. Its first process is this program again (`agent`).
 
 mod agent;
 mod drivers;
@@ -28,7 +28,7 @@ pub use crate::launch::VmSettings as Settings;
 use crate::launch::{LaunchError, LaunchOutcome, Launcher, SandboxedService, Spec};
 use clawk_plan::level::SandboxRefusal;
 
-/// The level's state in one agent: what was found, once.
+/// The state of this level in one agent: the cached results of probes.
 #[derive(Debug, Default)]
 pub(crate) struct Backend {
     settings: Settings,
@@ -45,7 +45,7 @@ impl Backend {
         }
     }
 
-    /// What an earlier probe or a look at the host has shown.
+    /// The refusal that an earlier probe or check of the host has shown, if any.
     pub(crate) fn known_refusal(&self) -> Option<SandboxRefusal> {
         match self.found.get() {
             Some(found) => found.as_ref().err().cloned(),
@@ -53,7 +53,7 @@ impl Backend {
         }
     }
 
-    /// What really boots here; probed once.
+    /// The way in which a machine really boots here. Probed once.
     pub(crate) async fn found(&self, launcher: &Launcher) -> Result<&MachineRuntime, SandboxRefusal> {
         let found = self
             .found
@@ -63,7 +63,7 @@ impl Backend {
     }
 }
 
-/// Runs a program in a machine of its own.
+/// Runs a program in a new machine.
 pub(crate) async fn launch(
     launcher: &Launcher,
     backend: &Backend,
@@ -74,7 +74,7 @@ pub(crate) async fn launch(
     run::run(launcher, found, spec).await
 }
 
-/// Starts a service in a machine of its own.
+/// Starts a service in a new machine.
 pub(crate) async fn serve(
     launcher: &Launcher,
     backend: &Backend,

@@ -1,4 +1,4 @@
-//! One run in a machine: the box around it, what is said to the agent, and what became of the tool.
+//! One run in a machine: the sandbox around it, the messages to the agent, and the tool's result.
 
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream as StdUnixStream};
@@ -23,19 +23,19 @@ use clawk_plan::machine::KERNEL_MB;
 use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::{Limits, Plan};
 
-/// What qemu and the file server need beside the machine's memory, MiB.
+/// Memory for qemu and the file server, in addition to the machine's memory, in MiB.
 const QEMU_MB: u64 = 320;
 
-/// Threads of the stage, qemu and the file server.
+/// The number of threads of the stage, qemu and the file server.
 const THREADS: u64 = 96;
 
-/// The file server holds a descriptor for every name that the machine remembers.
+/// The file server keeps a descriptor open for every name that the machine remembers.
 const OPEN_FILES: u64 = 65_536;
 
-/// A machine that is ready to be made.
+/// A machine that is ready to be started.
 struct PreparedMachine {
     inner: Spec,
-    /// Our end of the stage's socket.
+    /// The launcher's end of the stage's socket.
     socket: UnixStream,
     setup: Vec<u8>,
     job: Vec<u8>,
@@ -83,7 +83,7 @@ pub(super) async fn run(
         job,
     } = prepare(found, spec).await?;
     let running = async move {
-        // The box's end of the socket goes with the run: then nobody is listened to any more.
+        // The sandbox's end of the socket is dropped with the run, so that the reader ends.
         Box::pin(launcher.launch(&inner)).await
     };
     let mut said = MachineReport::default();
@@ -91,10 +91,10 @@ pub(super) async fn run(
     finish(found, spec, outcome?, said)
 }
 
-/// How long after its boot a machine may take until its service runs, milliseconds.
+/// How long after its boot a machine may take until its service runs, in milliseconds.
 const START_MS: u64 = 10_000;
 
-/// Starts the program in a new machine, to live on in it.
+/// Starts the program as a service in a new machine.
 pub(super) async fn serve(
     launcher: &Launcher,
     found: &MachineRuntime,
@@ -137,7 +137,7 @@ pub(super) async fn serve(
             }
         }
         let _ = writer.write_all(&wire::frame(wire::INPUT, &[])).await; // silent-ok: as above
-        // Kept open until the other side goes.
+        // Keep the socket open until the other side closes it.
         while let Ok(Some(_)) = next(&mut reader).await {}
     };
     #[expect(
@@ -150,7 +150,7 @@ pub(super) async fn serve(
     Ok(service.enclosed(obtained, vec![Box::new(task)]))
 }
 
-/// Ends with its owner.
+/// A task that is aborted when this is dropped.
 struct AbortOnDropTask(tokio::task::JoinHandle<()>);
 
 impl Drop for AbortOnDropTask {
@@ -171,7 +171,7 @@ async fn next(reader: &mut OwnedReadHalf) -> std::io::Result<Option<(u8, Vec<u8>
     Ok(Some((kind, body)))
 }
 
-/// What was said about a failure, bounded.
+/// The text of a failure, limited in length.
 fn words(body: &[u8]) -> String {
     String::from_utf8_lossy(body).chars().take(600).collect()
 }
@@ -187,7 +187,7 @@ async fn aliases(spec: &Spec) -> Result<Vec<(u64, u64)>, LaunchError> {
         .map_err(|error| spec.setup(&error.to_string()))
 }
 
-/// What came from the machine about its tool.
+/// The machine's messages about its tool.
 #[derive(Debug, Default)]
 struct MachineReport {
     started: bool,
@@ -195,7 +195,7 @@ struct MachineReport {
     fault: Option<String>,
 }
 
-/// Says everything, and listens until the other side has gone.
+/// Sends everything, and reads until the other side closes the socket.
 async fn talk(socket: UnixStream, setup: &[u8], job: &[u8], input: &LaunchInput, said: &mut MachineReport) {
     let (mut reader, mut writer) = socket.into_split();
     let speaking = async {
@@ -207,7 +207,7 @@ async fn talk(socket: UnixStream, setup: &[u8], job: &[u8], input: &LaunchInput,
             }
         }
         writer.write_all(&wire::frame(wire::INPUT, &[])).await?;
-        // Kept open: its end would be the run's.
+        // Keep it open: closing it would end the run.
         std::future::pending::<std::io::Result<()>>().await
     };
     let listening = async {
@@ -258,7 +258,7 @@ fn finish(
             obtained,
             ..outcome
         }),
-        // What the box around the machine felt: the machine's memory and its files in `/tmp`.
+        // The sandbox around the machine hit a limit: the machine's memory and its files in `/tmp`.
         Some(LimitHit::Memory(_)) if said.started => Ok(LaunchOutcome {
             exit_code: None,
             limit: Some(LimitHit::Memory(limits.memory_mb)),
@@ -280,7 +280,7 @@ fn finish(
     }
 }
 
-/// What really held the tool: the machine, and the box around it.
+/// The mechanisms that really isolated the tool: the machine, and the sandbox around it.
 fn obtained(found: &MachineRuntime, spec: &Spec, around: ObtainedEnforcement) -> ObtainedEnforcement {
     let mut mechanisms = vec![
         format!("qemu:{}", found.engine.as_str()),
@@ -310,7 +310,7 @@ fn obtained(found: &MachineRuntime, spec: &Spec, around: ObtainedEnforcement) ->
     }
 }
 
-/// The box: what level `process` would show and hold, with room for qemu, and the stage as its program.
+/// The spec of the sandbox: the view and limits of level `process`, with a reserve for qemu, and the stage as its program.
 fn inner(found: &MachineRuntime, spec: &Spec, installed: Vec<std::path::PathBuf>, theirs: OwnedFd) -> Spec {
     let limits = spec.plan.limits();
     let plan = Plan::clone(&spec.plan)
@@ -347,7 +347,7 @@ fn setup(found: &MachineRuntime, spec: &Spec, aliases: Vec<(u64, u64)>) -> Machi
     let memory = machine_mb(spec.plan.limits());
     let engine = match found.engine {
         Engine::Kvm => ["-accel", "kvm", "-cpu", "host"],
-        // A code cache of this many MiB: qemu's own choice counts on the machine's whole memory.
+        // A code cache of this many MiB: qemu's own default depends on the machine's whole memory.
         Engine::Tcg => ["-accel", "tcg,tb-size=64", "-cpu", "max"],
     };
     let texts = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
@@ -407,11 +407,11 @@ fn job(spec: &Spec, program: String, installed: &[PathBuf]) -> Job {
     }
 }
 
-/// A listening socket and one that is connected to it, for the file server and qemu: a box makes no socket file.
+/// A listening socket and one connected to it, for the file server and qemu, because a sandbox can't create socket files.
 fn file_sockets() -> std::io::Result<[OwnedFd; 2]> {
     let folder = std::env::temp_dir().join(format!(".clawk-{}", crate::container::fresh_name()));
     private(&folder).map_err(std::io::Error::other)?;
-    // By descriptor: the name of a socket file has 108 bytes at most.
+    // By descriptor, because the name of a socket file has at most 108 bytes.
     let opened = std::fs::File::open(&folder);
     let made = opened.and_then(|opened| {
         let path = format!("/proc/self/fd/{}/s", opened.as_raw_fd());

@@ -1,5 +1,5 @@
-//! `clawk __vm`: what a box of level `vm` starts in the place of the tool. It starts the file server and qemu beside it,
-//! passes the machine's output on, and ends when the tool in the machine has; with it ends the box, and with that all of it.
+//! `clawk __vm`: the program that a sandbox of level `vm` starts instead of the tool. It starts the file server and qemu, forwards
+//! the machine's output, and ends when the tool in the machine has ended. The sandbox and all of its processes end with it.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -14,17 +14,17 @@ use rustix::net::RecvFlags;
 use super::wire::{self, MachineSetup, MachineToolUser};
 use crate::passing;
 
-/// The first argument that leads to this level's programs.
+/// The first argument that starts this level's programs.
 pub const MODE: &str = "__vm";
 
-/// Then the program: none is the stage.
+/// The second argument selects the program; without it, the stage runs.
 pub(super) const FILES: &str = "files";
 pub(super) const AGENT: &str = "agent";
 
-/// Kept of what qemu and the kernel say, for the reason why there is no machine.
+/// How many bytes of qemu's and the kernel's output are kept, for the reason of a failed start.
 const CONSOLE_BYTES: usize = 2 << 10;
 
-/// Runs what the arguments name. To be called first thing in `main`, when the first one is [`MODE`].
+/// Runs the program that the arguments name. Call it first in `main` if the first argument is [`MODE`].
 #[must_use]
 pub fn main() -> ExitCode {
     let mut words = std::env::args().skip(2);
@@ -42,7 +42,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Ends as the tool did, as a shell would say it.
+/// Runs the stage. Returns the tool's exit code in the shell's convention.
 fn stage() -> io::Result<u8> {
     let launcher = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let done = machine(&launcher);
@@ -52,7 +52,7 @@ fn stage() -> io::Result<u8> {
     done
 }
 
-/// Everything from the order to the end.
+/// Runs the machine, from the order to the end.
 fn machine(launcher: &UnixStream) -> io::Result<u8> {
     let (setup, listener, client) = order(launcher)?;
     let (agent, port) = UnixStream::pair()?;
@@ -86,7 +86,7 @@ fn machine(launcher: &UnixStream) -> io::Result<u8> {
     })
 }
 
-/// What to do, and the two ends of the file server's socket, which nothing in a box may make.
+/// Receives the setup and the two ends of the file server's socket, which can't be created in a sandbox.
 fn order(launcher: &UnixStream) -> io::Result<(MachineSetup, OwnedFd, OwnedFd)> {
     let mut length = [0_u8; 4];
     let (_, fds) = passing::receive(launcher, &mut length, RecvFlags::WAITALL)?;
@@ -159,7 +159,7 @@ fn hear(mut console: impl Read, said: &Mutex<VecDeque<u8>>) {
     }
 }
 
-/// Who the tool is, then whatever clawk says.
+/// Sends the tool's user to the machine, then forwards the launcher's frames.
 fn feed(mut launcher: UnixStream, mut agent: UnixStream) -> io::Result<()> {
     let who = MachineToolUser {
         uid: rustix::process::geteuid().as_raw(),
@@ -169,7 +169,7 @@ fn feed(mut launcher: UnixStream, mut agent: UnixStream) -> io::Result<()> {
     io::copy(&mut launcher, &mut agent).map(drop)
 }
 
-/// Output to the run's own streams, what was said about the tool to clawk.
+/// Forwards output to the run's own streams, and messages about the tool to the launcher.
 fn relay(launcher: &UnixStream, agent: &UnixStream, boot: Duration) -> io::Result<u8> {
     let mut streams = (io::stdout(), io::stderr());
     agent.set_read_timeout(Some(boot))?;

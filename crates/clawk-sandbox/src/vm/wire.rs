@@ -1,6 +1,6 @@
-//! What clawk, the stage in the box and the agent in the machine say to each other: frames of a kind, a length (4 bytes,
-//! little endian) and a body. The stage passes the launcher's frames on to the machine as they are; what comes from the
-//! machine is untrusted: lengths are bounded, output goes nowhere but to the run's own streams.
+//! The messages between the launcher, the stage in the sandbox and the agent in the machine. A frame is a kind, a length (4 bytes,
+//! little endian) and a body. The stage forwards the launcher's frames to the machine unchanged. Frames from the machine are
+//! untrusted: lengths are limited, and output goes only to the run's own streams.
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -10,56 +10,56 @@ use serde::{Deserialize, Serialize};
 use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::Filesystem;
 
-/// Longest frame to the machine, bytes: arguments and environment.
+/// The maximum length of a frame to the machine, in bytes: arguments and environment.
 pub(super) const MAX_JOB_BYTES: usize = 8 << 20;
 
-/// Longest frame of output or input, bytes.
+/// The maximum length of a frame of output or input, in bytes.
 pub(super) const CHUNK: usize = 32 << 10;
 
-/// Longest frame from the machine, bytes.
+/// The maximum length of a frame from the machine, in bytes.
 pub(super) const MAX_ANSWER_BYTES: usize = 64 << 10;
 
-/// To the stage, and from there to the machine.
+/// Kinds of frames to the stage and from there to the machine.
 pub(super) const WHO: u8 = b'u';
 pub(super) const JOB: u8 = b'j';
-/// Standard input; an empty one is its end.
+/// Standard input; an empty frame is its end.
 pub(super) const INPUT: u8 = b'i';
 
-/// From the machine.
+/// Kinds of frames from the machine.
 pub(super) const HELLO: u8 = b'h';
 pub(super) const STARTED: u8 = b's';
 pub(super) const FAULT: u8 = b'f';
 pub(super) const OUT: u8 = b'o';
 pub(super) const ERR: u8 = b'e';
 pub(super) const END: u8 = b'x';
-/// From the stage: no machine, and why.
+/// From the stage: the machine could not be started, with the reason.
 pub(super) const BROKEN: u8 = b'b';
 
-/// How the stage is to make the machine.
+/// How the stage must start the machine.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct MachineSetup {
     pub(super) qemu: PathBuf,
-    /// Everything but descriptors.
+    /// qemu's arguments, without the descriptors.
     pub(super) args: Vec<String>,
-    /// What the file server judges names by.
+    /// The file server's rules.
     pub(super) rules: FileServerRules,
-    /// How long the machine may take until its agent speaks, milliseconds.
+    /// How long the machine may take until its agent answers, in milliseconds.
     pub(super) boot_ms: u64,
 }
 
-/// What of the view is denied.
+/// The denied paths of the view.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct FileServerRules {
     pub(super) filesystem: Filesystem,
     pub(super) base: PathBuf,
-    /// Denied files that have further names, by device and inode.
+    /// Device and inode of denied files that have other hard links.
     pub(super) aliases: Vec<(u64, u64)>,
     /// The agent's own files, as they are on the host.
     #[serde(default)]
     pub(super) kept: RuntimeFileGuard,
 }
 
-/// What the machine is to run. Its environment may hold secrets: no `Debug`.
+/// The program that the machine runs. It has no `Debug`, because its environment may contain secrets.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) program: String,
@@ -71,7 +71,7 @@ pub(super) struct Job {
     pub(super) max_open_files: u64,
 }
 
-/// Who the tool is in the machine: the user of the box, so that files have the same owner on both sides.
+/// The tool's user in the machine: the user of the sandbox, so that files have the same owner on both sides.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct MachineToolUser {
     pub(super) uid: u32,
@@ -85,11 +85,11 @@ pub(super) struct MachineToolExit {
     pub(super) signal: Option<i32>,
     pub(super) memory: bool,
     pub(super) processes: bool,
-    /// Processes that it left behind.
+    /// How many processes it left behind.
     pub(super) swept: u64,
 }
 
-/// One frame's bytes.
+/// Encodes one frame.
 pub(super) fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
     let mut whole = Vec::with_capacity(body.len() + 5);
@@ -99,12 +99,12 @@ pub(super) fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
     whole
 }
 
-/// Writes a frame in one piece.
+/// Writes a frame with one call.
 pub(super) fn send(mut to: impl Write, kind: u8, body: &[u8]) -> io::Result<()> {
     to.write_all(&frame(kind, body))
 }
 
-/// Kind and length of a frame's first five bytes.
+/// Parses the first five bytes of a frame: kind and length.
 pub(super) fn header(bytes: [u8; 5], longest: usize) -> io::Result<(u8, usize)> {
     let [kind, a, b, c, d] = bytes;
     let length = usize::try_from(u32::from_le_bytes([a, b, c, d])).map_err(io::Error::other)?;

@@ -1,4 +1,5 @@
-//! One engine per agent, and compiled guests: in memory by the file's identity, on disk by the digest of its bytes.
+//! The WebAssembly engine, one per agent, and the caches of compiled guests: in memory by file identity, on disk by the digest of
+//! the file's bytes.
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,18 +17,18 @@ use wasmtime_wasi::p2::bindings::CommandPre;
 use super::files;
 use super::guest::State;
 
-/// Largest module, bytes.
+/// The maximum size of a module, in bytes.
 const MAX_MODULE_BYTES: u64 = 64 << 20;
 
 /// The name under which preview 1 modules import the system.
 const PREVIEW1: &str = "wasi_snapshot_preview1";
 
-/// Stack of a guest, bytes.
+/// The stack size of a guest, in bytes.
 const STACK_BYTES: usize = 1 << 20;
 
 type CompiledGuest = CommandPre<State>;
 
-/// A file as it was when it was compiled.
+/// Identifies a file's state when it was compiled.
 type GuestFileIdentity = (u64, u64, u64, i64, i64, i64, i64);
 
 pub(crate) struct Engine {
@@ -35,7 +36,7 @@ pub(crate) struct Engine {
     linker: Linker<State>,
     cache: Option<PathBuf>,
     known: Mutex<HashMap<(PathBuf, GuestFileIdentity), CompiledGuest>>,
-    /// Held by whoever compiles: calls that come together compile a guest once, and several guests take no more memory than one.
+    /// Locked during compilation: concurrent calls compile a guest only once, and several compilations use no more memory than one.
     compiles: Mutex<()>,
 }
 
@@ -74,7 +75,7 @@ impl Engine {
         &self.engine
     }
 
-    /// The file's guest, ready to be instantiated.
+    /// The compiled guest of a file, ready to be instantiated.
     pub(super) fn guest(&self, path: &Path) -> Result<CompiledGuest, String> {
         let at = |error: io::Error| format!("`{}`: {error}", path.display());
         let flags = rustix::fs::OFlags::NONBLOCK.bits();
@@ -155,13 +156,13 @@ impl Engine {
         };
         let made = made.ok_or_else(|| wasmtime::Error::msg("it is compiled already"))?;
         if let Some(path) = &stored {
-            // A guest that can't be kept is compiled again next time.
+            // If the guest can't be cached, it is compiled again next time.
             let _ = keep(path, &made); // silent-ok: see above
         }
         revive(&self.engine, &made)
     }
 
-    /// Of the guest, and of everything in this build that its compilation depends on.
+    /// A digest of the guest and of everything in this build that its compilation depends on.
     fn digest(&self, bytes: &[u8]) -> String {
         struct DigestHasher(Sha256);
         impl Hasher for DigestHasher {
@@ -178,12 +179,12 @@ impl Engine {
     }
 }
 
-/// The layer of the binary format: 0 is a core module, 1 a component.
+/// Whether the bytes are a component. The layer field of the binary format is 0 for a core module and 1 for a component.
 fn is_component(bytes: &[u8]) -> bool {
     bytes.get(6) == Some(&1)
 }
 
-/// A preview 1 module as a component, through the adapter that wasmtime ships.
+/// Converts a preview 1 module to a component, with wasmtime's adapter.
 fn componentize(module: &[u8]) -> wasmtime::Result<Vec<u8>> {
     let adapter = wasi_preview1_component_adapter_provider::WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER;
     let encoded = wit_component::ComponentEncoder::default()
@@ -196,15 +197,15 @@ fn componentize(module: &[u8]) -> wasmtime::Result<Vec<u8>> {
 
 #[expect(unsafe_code, reason = "native code from our own cache")]
 fn revive(engine: &wasmtime::Engine, bytes: &[u8]) -> wasmtime::Result<Component> {
-    // SAFETY: `bytes` come from `precompile_component`, just now or out of a file that only we can write and whose digest
-    // was checked (`read_kept`); wasmtime refuses those of another version or configuration.
+    // SAFETY: `bytes` come from `precompile_component`, either just now or from a file that only we can write and whose digest was
+    // checked (`read_kept`); wasmtime refuses those of another version or configuration.
     unsafe { Component::deserialize(engine, bytes) }
 }
 
-/// Bytes of a digest.
+/// The length of a digest, in bytes.
 const DIGEST: usize = 32;
 
-/// Reads what was kept, if it is ours and whole. A file that somebody else could have written is not used.
+/// Reads a cached guest, if the file belongs to this user and is complete. A file that another user could have written is not used.
 fn read_kept(path: &Path) -> Option<Vec<u8>> {
     let flags = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).ok()?; // silent-ok: compiled anew
     let mut file = fs::OpenOptions::new()

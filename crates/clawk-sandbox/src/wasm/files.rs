@@ -1,7 +1,7 @@
-//! The files of a guest: `wasi:filesystem` with `denied_paths` judged on where a path really leads (R33).
+//! The files of a guest: `wasi:filesystem` with checks of `denied_paths` on the real paths (R33).
 //!
-//! wasmtime keeps every path beneath its folder. Here it is judged twice more: as text before anything happens, and on the
-//! real place of what it resolves to, links followed; what was opened is judged again by its descriptor.
+//! wasmtime keeps every path beneath its folder. This module checks it twice more: as text before anything happens, and by its real
+//! path with links followed. An opened file is checked again by its descriptor.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -22,10 +22,10 @@ use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::{Denied, Filesystem};
 use clawk_plan::preflight::path::lexical;
 
-/// The agent's own process looks out of these: nothing of them is a guest's, in whatever mode.
+/// Folders that a guest never sees in any mode, because they show the agent's own process.
 pub(super) const NEVER: [&str; 3] = ["/proc", "/sys", "/dev"];
 
-/// File systems of the kernel's own, wherever they are mounted: proc, sysfs, cgroups, debugfs, tracefs, securityfs.
+/// Kernel file systems, wherever they are mounted: proc, sysfs, cgroups, debugfs, tracefs, securityfs.
 const KERNELS: [i64; 7] = [
     0x9fa0,
     0x6265_6572,
@@ -36,20 +36,20 @@ const KERNELS: [i64; 7] = [
     0x7363_6673,
 ];
 
-/// Folders that are listed at a time; a listing lies in the agent's memory.
+/// The maximum number of folders that are listed at the same time. A listing is in the agent's memory.
 const MAX_LISTINGS: usize = 16;
 
-/// Entries of a folder that is listed.
+/// The maximum number of entries of a listed folder.
 const MAX_LISTED: usize = 1 << 16;
 
-/// What a guest may not open.
+/// The files that a guest must not open.
 #[derive(Debug)]
 pub(super) struct GuestFileAccess {
     denied: Vec<Denied>,
-    /// The agent's own files: read, never changed.
+    /// The agent's own files. They may be read, but never changed.
     kept: RuntimeFileGuard,
     base: PathBuf,
-    /// Each root's real place and the name it has in the plan.
+    /// The real path of each root, and its name in the plan.
     roots: Vec<(PathBuf, PathBuf)>,
     open: u64,
     max_open: u64,
@@ -74,7 +74,7 @@ impl GuestFileAccess {
         }
     }
 
-    /// Whether a real path, or the name that it has in the plan, is denied.
+    /// Whether a real path, or its name in the plan, is denied.
     pub(super) fn covers(&self, real: &Path) -> bool {
         if NEVER.iter().any(|never| real.starts_with(never)) {
             return true;
@@ -93,18 +93,18 @@ impl GuestFileAccess {
             || (!denied.is_pattern() && literal().is_ok_and(|real| path.starts_with(real)))
     }
 
-    /// Real places of what is denied by its path.
+    /// The real paths of entries that are denied by path.
     pub(super) fn denied_places(&self) -> impl Iterator<Item = PathBuf> {
         let literal = self.denied.iter().filter(|denied| !denied.is_pattern());
         literal.filter_map(|denied| lexical(&self.base, Path::new(denied.text())).canonicalize().ok()) // silent-ok: nothing there
     }
 
-    /// Real places of what the guest is given.
+    /// The real paths of the folders that the guest gets.
     pub(super) fn shown_places(&self) -> impl Iterator<Item = PathBuf> {
         self.roots.iter().map(|(real, _)| real.clone())
     }
 
-    /// Judges what a descriptor leads to.
+    /// Checks the file behind a descriptor.
     fn judge_open(&self, fd: BorrowedFd<'_>) -> FsResult<()> {
         let real = place(fd)?;
         if self.covers(&real) {
@@ -115,7 +115,7 @@ impl GuestFileAccess {
         if KERNELS.contains(&kernels) {
             return Err(ErrorCode::Access.into());
         }
-        // A second name of a denied file is that file.
+        // Another hard link of a denied file is the same file.
         if !self.denied.is_empty() && FileType::from_raw_mode(meta.st_mode).is_file() && meta.st_nlink > 1 {
             let wanted = HardLinkTarget {
                 device: meta.st_dev,
@@ -129,7 +129,7 @@ impl GuestFileAccess {
         Ok(())
     }
 
-    /// What a descriptor leads to is no own file, nor a folder that leads to one if that counts.
+    /// Checks that a descriptor is not one of the agent's own files and, with `moves`, not a folder on the path to one.
     fn unkept(&self, fd: BorrowedFd<'_>, moves: bool) -> FsResult<()> {
         if self.kept.is_empty() {
             return Ok(());
@@ -145,8 +145,8 @@ impl GuestFileAccess {
         Ok(())
     }
 
-    /// Whether a folder's renaming could take a denied path out of its place: something denied is below it, or a glob's
-    /// fit depends on more than the last name.
+    /// Whether renaming a folder could take a denied path out of its rule: it contains something denied, or a glob depends on more
+    /// than the last name.
     fn holds_denied(&self, real: &Path) -> bool {
         self.denied.iter().any(|denied| match denied.is_pattern() {
             false => {
@@ -161,9 +161,9 @@ impl GuestFileAccess {
     }
 }
 
-/// A folder of so few entries that a listing of it may lie in memory.
+/// Checks that a folder has few enough entries for a listing in memory.
 fn within_bounds(dir: BorrowedFd<'_>) -> FsResult<()> {
-    // The guest's own descriptor may be for its path alone.
+    // The guest's own descriptor may be opened for its path only.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let readable = rustix::fs::openat(dir, ".", flags, Mode::empty()).map_err(io::Error::from)?;
     let mut entries = 0;
@@ -177,14 +177,14 @@ fn within_bounds(dir: BorrowedFd<'_>) -> FsResult<()> {
     Ok(())
 }
 
-/// Where a descriptor really leads.
+/// The real path of a descriptor.
 fn place(fd: BorrowedFd<'_>) -> FsResult<PathBuf> {
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let real = rustix::fs::readlink(link, Vec::new()).map_err(io::Error::from)?;
     Ok(PathBuf::from(std::ffi::OsStr::from_bytes(real.as_bytes())))
 }
 
-/// The guard over wasmtime's own files.
+/// The checks around wasmtime's own files.
 pub(super) struct GuardedFilesystem<'a> {
     pub(super) inner: WasiFilesystemCtxView<'a>,
     pub(super) walls: &'a mut GuestFileAccess,
@@ -196,7 +196,7 @@ impl HasData for GuardedFilesystemMarker {
     type Data<'a> = GuardedFilesystem<'a>;
 }
 
-/// Puts the guard in the place of wasmtime's own files.
+/// Replaces wasmtime's own files by the checked ones in the linker.
 pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
     types::add_to_linker::<State, GuardedFilesystemMarker>(linker, State::guarded)?;
@@ -205,7 +205,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
 }
 
 impl GuardedFilesystem<'_> {
-    /// Judges `path` below a folder before anything is done to it.
+    /// Checks `path` below a folder before it is used.
     fn judge(&self, fd: &Resource<Descriptor>, path: &str, follow: bool) -> FsResult<()> {
         let dir = match self.inner.table.get(fd)? {
             Descriptor::Dir(dir) => dir,
@@ -223,7 +223,7 @@ impl GuardedFilesystem<'_> {
                 self.walls.judge_open(found.as_fd())?;
                 let kind =
                     FileType::from_raw_mode(rustix::fs::fstat(&found).map_err(io::Error::from)?.st_mode);
-                // A pipe or a device of the host is nobody's to open, nor to be stopped by.
+                // Guests must not open pipes or devices of the host: they could block on them.
                 match kind {
                     FileType::RegularFile | FileType::Directory | FileType::Symlink => Ok(()),
                     FileType::Fifo
@@ -233,7 +233,7 @@ impl GuardedFilesystem<'_> {
                     | FileType::Unknown => Err(ErrorCode::Access.into()),
                 }
             }
-            // What is not there yet is judged by where it would be.
+            // A path that does not exist yet is checked by its future real path.
             Err(rustix::io::Errno::NOENT) => {
                 let path = Path::new(path);
                 let (Some(name), parent) = (path.file_name(), path.parent().unwrap_or(Path::new(""))) else {
@@ -263,8 +263,8 @@ impl GuardedFilesystem<'_> {
         }
     }
 
-    /// Judges a change of what is at `path`: its content, its times, its name, or its being made. Not of an own file, and, where
-    /// `moves`, not of a folder that leads to one.
+    /// Checks a change of the entry at `path`: of its content, times or name, or its creation. Own files are refused and, with
+    /// `moves`, also folders on the path to one.
     fn judge_change(&self, fd: &Resource<Descriptor>, path: &str, follow: bool, moves: bool) -> FsResult<()> {
         self.judge(fd, path, follow)?;
         let kept = &self.walls.kept;
@@ -280,7 +280,7 @@ impl GuardedFilesystem<'_> {
         if let Ok(found) = rustix::fs::openat2(&*dir.dir, path, flags | last, Mode::empty(), resolve) {
             self.walls.unkept(found.as_fd(), moves)?;
         }
-        // The name itself, whatever is there.
+        // Check the name itself, whatever is there.
         let path = Path::new(path);
         let Some(name) = path.file_name() else {
             return Ok(());
@@ -297,7 +297,7 @@ impl GuardedFilesystem<'_> {
         Ok(())
     }
 
-    /// Judges a change through what is open.
+    /// Checks a change through an open descriptor.
     fn judge_open_change(&self, fd: &Resource<Descriptor>) -> FsResult<()> {
         match self.inner.table.get(fd)? {
             Descriptor::Dir(dir) => self.walls.unkept(dir.dir.as_fd(), false),
@@ -305,7 +305,7 @@ impl GuardedFilesystem<'_> {
         }
     }
 
-    /// Judges the moving of what is at `path`.
+    /// Checks moving the entry at `path`.
     fn judge_move(&self, fd: &Resource<Descriptor>, path: &str) -> FsResult<()> {
         self.judge_change(fd, path, false, true)?;
         if self.walls.denied.is_empty() {
@@ -326,7 +326,7 @@ impl GuardedFilesystem<'_> {
         Ok(())
     }
 
-    /// What was really opened is judged once more, and closed if it is denied.
+    /// Checks again what was really opened, and closes it if it is denied.
     fn judge_opened(&mut self, fd: Resource<Descriptor>, changes: bool) -> FsResult<Resource<Descriptor>> {
         let judged = match self.inner.table.get(&fd)? {
             Descriptor::Dir(dir) => self.walls.judge_open(dir.dir.as_fd()),
@@ -529,7 +529,7 @@ impl types::HostDescriptor for GuardedFilesystem<'_> {
         if self.walls.open >= self.walls.max_open {
             return Err(ErrorCode::Quota.into());
         }
-        // A folder that is opened to be changed is judged by what is then done in it.
+        // For a folder opened for writing, each later action in it is checked.
         let changes = open.intersects(OpenFlags::CREATE | OpenFlags::TRUNCATE)
             || flags.contains(DescriptorFlags::WRITE);
         match changes {

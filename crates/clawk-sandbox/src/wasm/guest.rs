@@ -1,4 +1,4 @@
-//! One guest from its start to its end.
+//! Runs one guest from its start to its end.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -24,28 +24,28 @@ use clawk_plan::level::{CodeOrigin, Level, ObtainedEnforcement};
 use clawk_plan::plan::{FsMode, NetworkMode};
 use clawk_plan::preflight::path::lexical;
 
-/// What `wasmtime run` ends with when a guest traps.
+/// The exit code after a trap, the same as that of `wasmtime run`.
 const TRAP_CODE: i32 = 134;
 
-/// Elements of all tables of a guest together.
+/// The maximum number of elements of all tables of a guest together.
 const MAX_TABLE_ELEMENTS: usize = 1 << 20;
 
-/// How long after its deadline a guest is waited for that is stuck in a call to the host.
+/// How long after its deadline to wait for a guest that is blocked in a host call.
 const STUCK: Duration = Duration::from_secs(2);
 
-/// How long a guest may take until it is compiled and its thread is free: no part of its time.
+/// The time limit for compiling a guest and getting a free thread. It does not count as the guest's time.
 const COMPILING: Duration = Duration::from_secs(600);
 
-/// Handles of a guest beside those of its open files and their streams.
+/// The maximum number of a guest's handles, in addition to open files and their streams.
 const MAX_RESOURCES: usize = 1024;
 
-/// Largest headers of one message that a guest makes, bytes, as they lie in memory.
+/// The maximum size of the headers of one message that a guest makes, in bytes of memory.
 const MAX_FIELDS_BYTES: usize = 32 << 10;
 
-/// Most random bytes that a guest gets at once.
+/// How many random bytes a guest can get in one call.
 const MAX_RANDOM_BYTES: u64 = 1 << 20;
 
-/// What a guest's host functions see.
+/// The state that a guest's host functions use.
 pub(crate) struct State {
     ctx: WasiCtx,
     table: ResourceTable,
@@ -75,7 +75,7 @@ impl WasiView for State {
 }
 
 impl State {
-    /// The guest's files behind their guard.
+    /// The guest's files with their checks.
     pub(super) fn guarded(&mut self) -> GuardedFilesystem<'_> {
         let inner = WasiFilesystemCtxView {
             ctx: self.ctx.filesystem(),
@@ -88,7 +88,7 @@ impl State {
     }
 }
 
-/// Counts linear memory over all of a guest's memories.
+/// Counts the linear memory of all of a guest's memories together.
 #[derive(Debug)]
 struct GuestMemoryMeter {
     bytes: usize,
@@ -126,7 +126,7 @@ struct GuestExit {
     refused: Option<String>,
 }
 
-/// Runs a guest to its end. Dropping the future ends it where it computes or waits.
+/// Runs a guest to its end. Dropping the future ends the guest, even while it computes or waits.
 pub(crate) async fn launch(backend: &Arc<Backend>, spec: &Spec) -> Result<LaunchOutcome, LaunchError> {
     let started = Instant::now();
     let work = GuestJob::new(spec)?;
@@ -148,13 +148,13 @@ pub(crate) async fn launch(backend: &Arc<Backend>, spec: &Spec) -> Result<Launch
         ended = &mut running => Some(ended),
         () = deadline(&begun, Duration::from_millis(limit)) => {
             drop(life);
-            // A call to the host that the kernel does not come back from keeps its thread, and nobody waits for it.
+            // A host call that never returns from the kernel keeps its thread, and nobody waits for it.
             tokio::time::timeout(STUCK, running).await.ok() // silent-ok: told as a deadline, below
         }
     };
     let ended = match ended {
         Some(ended) => ended.map_err(|error| spec.setup(&format!("its host failed: {error}")))??,
-        // When it gets there, it sees that nobody waits, before its first step.
+        // When the guest gets a thread, it sees before its first step that nobody waits.
         None if begun.get().is_none() => {
             return Err(spec.setup(&format!("it was not compiled within {} s", COMPILING.as_secs())));
         }
@@ -190,7 +190,7 @@ pub(crate) async fn launch(backend: &Arc<Backend>, spec: &Spec) -> Result<Launch
     })
 }
 
-/// What a guest's caller holds; without it, the guest ends.
+/// Held by a guest's caller. When it is dropped, the guest ends.
 struct GuestLifeline {
     backend: Arc<Backend>,
     lives: Option<oneshot::Sender<Infallible>>,
@@ -198,14 +198,14 @@ struct GuestLifeline {
 
 impl Drop for GuestLifeline {
     fn drop(&mut self) {
-        // First what the guest looks at, then what makes it look.
+        // First drop what the guest checks, then wake the guest to check it.
         drop(self.lives.take());
         self.backend.interrupt();
     }
 }
 
-/// Until a guest has had its time, which begins when it is compiled, or took too long until then. The guest only writes down when that
-/// was: to be told would wake this thread.
+/// Completes when the guest's time limit expires. The limit starts after compilation. Also completes if compilation takes too long.
+/// The guest only stores its start time, because a notification would wake this thread.
 async fn deadline(begun: &OnceLock<Instant>, limit: Duration) {
     let asked = Instant::now();
     loop {
@@ -247,7 +247,7 @@ fn obtained(spec: &Spec) -> ObtainedEnforcement {
     }
 }
 
-/// Everything of a run that the other thread needs.
+/// Everything that the guest's thread needs for a run.
 struct GuestJob {
     path: PathBuf,
     ctx: WasiCtx,
@@ -303,7 +303,7 @@ impl GuestJob {
         })
     }
 
-    /// On a thread of its own, until it ends or its [`GuestLifeline`] does.
+    /// Runs the guest on its own thread, until it ends or its [`GuestLifeline`] is dropped.
     async fn run(
         self,
         backend: &Backend,
@@ -336,8 +336,8 @@ impl GuestJob {
         store.set_epoch_deadline(1);
         store.epoch_deadline_async_yield_and_update(1);
         let _ = begun.set(Instant::now()); // silent-ok: set once
-        // The look at `over` comes after the epoch's bound is set: a life that ends before the look is seen by it, one that ends after it
-        // takes the epoch beyond the bound.
+        // `over` is checked after the epoch deadline is set. A lifeline that is dropped before the check is seen by it; one that is
+        // dropped later moves the epoch past the deadline.
         let result = tokio::select! {
             biased;
             _ = over => None,
@@ -377,9 +377,9 @@ impl GuestJob {
 }
 
 enum GuestFailure {
-    /// Nothing of it ran.
+    /// The guest could not be started; nothing of it ran.
     Start(String),
-    /// It ran into something.
+    /// The guest trapped.
     Trap(String),
 }
 
@@ -398,7 +398,7 @@ async fn call(guest: &CommandPre<State>, store: &mut Store<State>) -> Result<i32
     }
 }
 
-/// Gives the guest the folders of the plan; their places on the host.
+/// Gives the guest the folders of the plan. Returns their paths on the host.
 fn preopens(
     spec: &Spec,
     base: &Path,

@@ -1,7 +1,8 @@
-//! `wasi:http/outgoing-handler`: every request of a guest becomes one on the call's own way out, and on nothing else.
+//! `wasi:http/outgoing-handler`: every request of a guest is sent over the call's own network access, and nowhere else.
 //!
-//! The way out is the egress proxy, reached through memory: it judges the name, connects, does TLS, puts secrets in and takes
-//! them out of answers, and writes down what became of it. Here is only HTTP/1.1 in absolute form, and the guest's own patience.
+//! The network access is the egress proxy, reached through memory. It checks the name, connects, does TLS, inserts secrets and
+//! removes them from answers, and records the connection. This module only implements HTTP/1.1 in absolute form, and the guest's
+//! timeouts.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,25 +21,25 @@ use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttpHooks};
 
 use crate::launch::{EgressGate, EgressServerHandle};
 
-/// What the way out says of a request that it refused; only it can say it.
+/// The header of a refusal by the proxy. Only the proxy can set it.
 const REFUSED: &str = "x-clawk-refused";
 
-/// Requests of one guest at a time, those whose answers are still read among them.
+/// The maximum number of simultaneous requests of one guest, including those whose answers are still being read.
 const MAX_REQUESTS: usize = 32;
 
-/// What lies in memory between the guest and its way out, in each direction, bytes.
+/// The size of the buffer between guest and proxy, in each direction, in bytes.
 const LANE_BYTES: usize = 64 << 10;
 
-/// Largest head of an answer, bytes.
+/// The maximum size of an answer's head, in bytes.
 const MAX_HEAD_BYTES: usize = 128 << 10;
 
-/// Most a guest writes of a body at once, bytes.
+/// How many bytes of a body a guest can write at once.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// How long a connection or an answer is waited for where the guest does not say, milliseconds.
+/// The default time limit for a connection or an answer, in milliseconds.
 const PATIENCE_MS: u64 = 120_000;
 
-/// A guest's requests.
+/// The requests of a guest.
 pub(super) struct GuestRequests {
     gate: Option<EgressGate>,
     open: Arc<AtomicUsize>,
@@ -53,7 +54,7 @@ impl GuestRequests {
     }
 }
 
-/// One request of [`MAX_REQUESTS`].
+/// One slot of [`MAX_REQUESTS`].
 struct GuestRequestSlot(Arc<AtomicUsize>);
 
 impl GuestRequestSlot {
@@ -95,7 +96,7 @@ impl WasiHttpHooks for GuestRequests {
     }
 }
 
-/// Sends one request down a lane of its own. The future in the answer moves the bytes; the lane is cut when it is dropped.
+/// Sends one request over its own stream. The future in the answer transfers the bytes; the stream is cut when it is dropped.
 async fn ask(
     gate: &EgressGate,
     seat: GuestRequestSlot,
@@ -144,7 +145,7 @@ async fn ask(
     Ok((answer.map(body), ending))
 }
 
-/// The way out's word in WASI's words.
+/// Converts the proxy's refusal to a WASI error.
 fn refused(code: &[u8], status: u16) -> Error {
     match (code, status) {
         (b"dns", 504) => Error::DnsTimeout,
@@ -161,7 +162,7 @@ fn refused(code: &[u8], status: u16) -> Error {
     }
 }
 
-/// An answer's body that may not be silent for longer than the guest waits.
+/// An answer's body that fails if it is silent for longer than the guest's timeout.
 struct IdleLimitedBody {
     body: hyper::body::Incoming,
     between: Duration,

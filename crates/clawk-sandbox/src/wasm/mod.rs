@@ -1,8 +1,8 @@
-//! Level `wasm`: a WebAssembly guest inside wasmtime, which sees what its imports give it and nothing else (CKP §5.7).
+//! Level `wasm`: a WebAssembly guest inside wasmtime. The guest sees only what its imports provide (CKP §5.7).
 //!
-//! Components of the world `wasi:cli/command`, and WASI preview 1 modules, which become such components. No socket, no
-//! thread, no process: what reaches the host is the files of the plan, through [`files`], and HTTP, through [`http`] and the
-//! call's own way out. Start reading at [`guest`].
+//! It runs components of the world `wasi:cli/command`, and WASI preview 1 modules, which are converted to such components. There
+//! are no sockets, threads or processes. A guest reaches the host only through the plan's files ([`files`]) and through HTTP
+//! ([`http`]) over the call's own network access. Start reading at [`guest`].
 
 mod engine;
 mod files;
@@ -18,10 +18,10 @@ pub(crate) use guest::launch;
 
 use clawk_plan::level::{Level, SandboxRefusal};
 
-/// The level's state in one agent. Nothing is made, and no memory used, until the first guest.
+/// The state of this level in one agent. Nothing is created, and no memory used, before the first guest.
 #[derive(Debug, Default)]
 pub(crate) struct Backend {
-    /// Where compiled guests are kept.
+    /// Where compiled guests are cached.
     pub(crate) cache: Option<PathBuf>,
     engine: OnceLock<Result<engine::Engine, String>>,
 }
@@ -34,7 +34,7 @@ impl Backend {
         }
     }
 
-    /// The engine, made at the first need.
+    /// The engine, created at the first use.
     pub(crate) fn engine(&self) -> Result<&engine::Engine, SandboxRefusal> {
         let made = self
             .engine
@@ -43,7 +43,7 @@ impl Backend {
             .map_err(|missing| refusal(missing, "run clawk on a processor that wasmtime compiles for"))
     }
 
-    /// Has every guest that computes give way once, and look whether it is over for it.
+    /// Makes every computing guest yield once, and check whether it must end.
     fn interrupt(&self) {
         if let Some(Ok(engine)) = self.engine.get() {
             engine.raw().increment_epoch();

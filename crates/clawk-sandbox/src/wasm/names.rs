@@ -1,28 +1,28 @@
-//! A file with several names is denied by any of them.
+//! Checks hard links: a file with several names is denied if any of its names is.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::files::GuestFileAccess;
 
-/// The most files that are looked at for one that is opened; beyond that it is taken as denied.
+/// The maximum number of files that are checked for one opened file. Beyond that, the file counts as denied.
 const MAX_LOOKED_AT: usize = 200_000;
 
-/// Device and inode, and how many names there are.
+/// A file's device and inode, and the number of its names.
 pub(super) struct HardLinkTarget {
     pub(super) device: u64,
     pub(super) inode: u64,
     pub(super) names: u64,
 }
 
-/// Whether one of a file's names is denied, or lies below something denied; also one beyond what the guest sees. True where that
-/// can't be found out.
+/// Whether one of a file's names is denied or is below something denied, even outside what the guest sees. Also true if that can't
+/// be determined.
 pub(super) fn any_denied(walls: &GuestFileAccess, wanted: &HardLinkTarget) -> bool {
     let mut left = MAX_LOOKED_AT;
     let mut seen = 0;
     let hidden = walls.denied_places().map(|place| (place, true));
     let shown = walls.shown_places().map(|place| (place, false));
-    // By its places below: what is denied comes first, and counts once more in a root.
+    // Denied places come first; the same place inside a root is counted again.
     hidden
         .chain(shown)
         .any(|(place, denied)| below(walls, place, denied, wanted, &mut left, &mut seen))
@@ -58,7 +58,7 @@ fn below(
         } else if meta.is_dir() && !is_kernels(&path) {
             match std::fs::read_dir(&path) {
                 Ok(listing) => open.extend(listing.flatten().map(|entry| (entry.path(), denied))),
-                // What can't be looked into may hold a name.
+                // A folder that can't be read may contain a name.
                 Err(_) if denied => return true,
                 Err(_) => {} // silent-ok: a folder that we can't read shows its files to nobody
             }
@@ -67,7 +67,7 @@ fn below(
     false
 }
 
-/// No file of a disk is in there.
+/// Whether this is a kernel file system, which contains no files of a disk.
 fn is_kernels(path: &Path) -> bool {
     super::files::NEVER.iter().any(|never| path.starts_with(never))
 }

@@ -1,4 +1,4 @@
-//! A guest's standard output and error: kept up to a common cap, the rest thrown away.
+//! A guest's standard output and error. Both are kept up to a common limit; the rest is discarded.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
 use crate::launch::streams::OutputBudget;
 
-/// How much a guest may write at once, bytes.
+/// How many bytes a guest can write at once.
 const AT_ONCE: usize = 64 << 10;
 
 /// One of the two streams.
@@ -28,7 +28,7 @@ impl Output {
         }
     }
 
-    /// What was kept, and whether something was not.
+    /// The kept bytes, and whether anything was discarded.
     pub(super) fn take(&self) -> (Vec<u8>, bool) {
         std::mem::take(&mut self.kept.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::own::{HOLD_MS, HostProcessState, SimWriterWork};
 use super::server::SimStateServer;
 
-/// The ports for one start of the agent.
+/// The ports of one start of the agent.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
     own: Arc<HostProcessState>,
@@ -33,7 +33,7 @@ impl Handle {
         held.number != self.number || held.fenced.is_cancelled()
     }
 
-    /// Writes something that is not an event.
+    /// Queues a write that is not an event.
     fn write<'a, T: Send + 'a>(
         &'a self,
         what: impl FnOnce(&SimStateServer, usize) -> T + Send + 'a,
@@ -48,7 +48,7 @@ impl Handle {
     }
 }
 
-/// Something that is read, while the server is near.
+/// Runs a read while the server is reachable.
 macro_rules! read {
     ($self:ident, $journal:ident => $what:expr) => {
         Box::pin(async move {

@@ -1,4 +1,4 @@
-//! One host of several: a process that serves the agent, as the program does it, on the state that all share.
+//! One of several hosts: a process that serves the agent on the shared state, as the real program does.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,18 +18,18 @@ use crate::host::{LOOK, RunTokenUsage, SwarmHostParameters, rig};
 use crate::judge::SimInvariant;
 use crate::rng::SeededRng;
 
-/// How soon a start that failed is tried again.
+/// The pause before a failed start is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
-/// What one host's ids begin with, so that no other host makes the same.
+/// The distance between two hosts' first ids, so that ids never collide.
 const IDS: u64 = 1 << 40;
 
 /// The running agent of one start.
 #[derive(Clone)]
 pub(super) struct ServedAgent {
     pub(super) kernel: Kernel,
-    /// Where the client calls tools.
+    /// The session in which the client calls tools.
     pub(super) desk: SessionId,
-    /// Who delegates here.
+    /// The session that delegates tasks.
     pub(super) session: SessionId,
 }
 
@@ -39,25 +39,25 @@ struct Process {
     runtime: Runtime,
     own: Arc<HostProcessState>,
     served: ServedAgentSlot,
-    /// It was told to end, and has.
+    /// Whether the agent has ended after it was told to.
     ended: Arc<AtomicBool>,
     ends: bool,
 }
 
-/// A host. What its tools have done, and its clock, outlive its processes.
+/// A host. Its tools' records of effects and its clock survive its processes.
 pub(super) struct ClusterHost {
     number: usize,
     pub(super) rig: Rig,
     server: SimStateServer,
-    /// Its clock runs so many thousandths faster or slower.
+    /// The clock's drift in thousandths; positive is faster.
     drift: i64,
     process: Option<Process>,
-    /// The present process's, for tools and models.
+    /// The current process's state, for tools and models.
     own: Arc<Mutex<Option<Arc<HostProcessState>>>>,
     pub(super) used: RunTokenUsage,
-    /// When it worked last.
+    /// When the host last worked.
     seen_ms: u64,
-    /// It is asleep until then.
+    /// The time until which the host is asleep.
     asleep_until_ms: u64,
 }
 
@@ -65,7 +65,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Why an agent does not start.
+/// The reason why an agent does not start.
 #[derive(Debug)]
 enum AgentStartFailure {
     #[expect(dead_code, reason = "told by its debug form")]
@@ -98,7 +98,7 @@ async fn start(
     })
 }
 
-/// Serves the agent, and begins anew when others have taken over or the server was away.
+/// Serves the agent. Starts again if another host has taken over or the server was unreachable.
 async fn serve(own: Arc<HostProcessState>, rig: Rig, slot: ServedAgentSlot) {
     let mut outages = own.outages();
     loop {
@@ -193,7 +193,7 @@ impl ClusterHost {
         lock(&self.process.as_ref()?.served).clone()
     }
 
-    /// Begins a process, which serves the agent as soon as it can.
+    /// Starts a process, which serves the agent as soon as it can.
     pub(super) fn start(&mut self) {
         self.catch_up();
         let runtime = Builder::new_current_thread()
@@ -214,7 +214,7 @@ impl ClusterHost {
         });
     }
 
-    /// Everything in memory is gone. What it was writing may have reached the server.
+    /// Crashes the host: all memory is lost. With `writes`, the write in progress may have reached the server.
     pub(super) fn crash(&mut self, writes: bool) {
         let Some(process) = self.process.take() else {
             return;
@@ -225,7 +225,7 @@ impl ClusterHost {
         lock(&process.served).take();
     }
 
-    /// It sleeps until then, and does not know.
+    /// Suspends the host until then. The host does not notice.
     pub(super) fn sleep(&mut self, until_ms: u64) {
         self.asleep_until_ms = until_ms;
     }
@@ -234,7 +234,7 @@ impl ClusterHost {
         self.server.now_ms() < self.asleep_until_ms
     }
 
-    /// It ends in order, if it serves.
+    /// Shuts the host down in order. Returns false if it does not serve.
     pub(super) fn end(&mut self) -> bool {
         let Some(served) = self.served() else { return false };
         let Some(process) = self.process.as_mut().filter(|process| !process.ends) else {
@@ -249,7 +249,7 @@ impl ClusterHost {
         true
     }
 
-    /// Time that passed while it was asleep, cut off from its processor or not there; how much of it, milliseconds.
+    /// Advances the host's clock by the time in which it was asleep, without CPU or down. Returns that time in milliseconds.
     fn catch_up(&mut self) -> u64 {
         let now_ms = self.server.now_ms();
         let passed = now_ms - std::mem::replace(&mut self.seen_ms, now_ms);
@@ -259,7 +259,7 @@ impl ClusterHost {
         u64::try_from(drifted).unwrap_or(0)
     }
 
-    /// Lets it work: so many turns of its scheduler.
+    /// Lets the host work for `turns` scheduler turns.
     pub(super) fn work(&mut self, turns: usize, rng: &mut SeededRng, writes: WriterFaults) {
         if self.is_asleep() {
             return;
@@ -279,7 +279,7 @@ impl ClusterHost {
         process.own.renew();
         process.own.write(rng, writes);
         if process.ended.load(Ordering::SeqCst) && self.server.is_near(self.number) {
-            // What waits is written before the lease is given up.
+            // Write the queue before the lease is given up.
             process.own.write(
                 rng,
                 WriterFaults {
@@ -292,14 +292,14 @@ impl ClusterHost {
         }
     }
 
-    /// Something that goes on here until it ends, or the process does.
+    /// Runs a future in the host until it ends, or the process does.
     pub(super) fn spawn(&self, what: impl Future<Output = ()> + Send + 'static) {
         if let Some(process) = &self.process {
             process.runtime.spawn(what);
         }
     }
 
-    /// Its wall clock is set.
+    /// Sets the host's wall clock.
     pub(super) fn jump(&self, ms: i64) {
         self.rig.clock.set_off_ms(ms);
     }

@@ -1,4 +1,4 @@
-//! What must hold over all hosts of one state, at any time and at the end.
+//! The invariants over all hosts of one state, checked at any time and at the end.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::ClusterWorld;
 use crate::host::{FORBIDDEN, LOOK, PAID, PAID_A_DAY};
 use crate::judge::{self, BrokenInvariant, SimInvariant, broken};
 
-/// Everything was done that was asked for.
+/// Whether everything that was requested is done.
 pub(super) fn is_done(world: &ClusterWorld) -> bool {
     let journal = &world.server.journal;
     let ended = judge::ended(journal);
@@ -19,7 +19,7 @@ pub(super) fn is_done(world: &ClusterWorld) -> bool {
         && world.server.aside().is_empty()
 }
 
-/// What holds at any time.
+/// Checks the invariants that hold at any time.
 pub(super) fn always(world: &ClusterWorld) -> Result<(), BrokenInvariant> {
     let journal = &world.server.journal;
     if let Some((invariant, seen)) = world.users.facts.told.wrong() {
@@ -44,7 +44,7 @@ pub(super) fn always(world: &ClusterWorld) -> Result<(), BrokenInvariant> {
     }
 }
 
-/// What tools did, on all hosts together.
+/// Checks the tools' effects over all hosts.
 fn once(world: &ClusterWorld) -> Result<(), BrokenInvariant> {
     let (mut paid, mut effects) = (0, BTreeMap::<String, Vec<usize>>::new());
     for (at, host) in world.hosts.iter().enumerate() {
@@ -52,7 +52,7 @@ fn once(world: &ClusterWorld) -> Result<(), BrokenInvariant> {
             if tool == FORBIDDEN {
                 return broken(SimInvariant::DeniedNeverRuns, format!("host {at} ran `{tool}`"));
             }
-            // Without side effects, or failed before any: as often as wanted.
+            // Tools without side effects, and tools that failed before any, may run any number of times.
             if tool == LOOK || tool == "flaky" {
                 continue;
             }
@@ -71,7 +71,7 @@ fn once(world: &ClusterWorld) -> Result<(), BrokenInvariant> {
     }
 }
 
-/// What holds once the faults are over and there was time enough.
+/// Checks the invariants that hold once the faults have ended and enough time has passed.
 pub(super) fn at_the_end(world: &ClusterWorld) -> Result<(), BrokenInvariant> {
     let journal = &world.server.journal;
     let verified = journal.look(|_, sealed| clawk_trace::verify_events(sealed));

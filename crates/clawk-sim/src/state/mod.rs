@@ -1,6 +1,6 @@
-//! Several hosts of one agent on one state, as on a server of PostgreSQL: any of them takes any request, one of them coordinates the
-//! swarm, and what a lost one had under way goes on elsewhere. Hosts crash, sleep and are cut off; the server restarts and fails over;
-//! connections break in the middle of commits.
+//! Several hosts of one agent on one shared state, as on a PostgreSQL server. Any host takes any request, one of them coordinates
+//! the swarm, and other hosts continue the work of a lost host. Hosts crash, sleep and are cut off; the server restarts and fails
+//! over; connections break in the middle of commits.
 
 mod handle;
 mod host;
@@ -22,36 +22,36 @@ use own::WriterFaults;
 use server::SimStateServer;
 use users::ClusterUsers;
 
-/// Steps before the faults end, and before everything must have ended.
+/// The number of steps with faults, and the number of steps after which everything must have ended.
 const FAULTY: usize = 1_200;
 const STEPS: usize = 12_000;
-/// What passes in the world with a step, milliseconds.
+/// The simulated time of one step, in milliseconds.
 const STEP_MS: u64 = 10;
 
-/// The world.
+/// The simulated world: hosts, users and the shared state.
 pub(crate) struct ClusterWorld {
     rng: SeededRng,
     server: SimStateServer,
     hosts: Vec<ClusterHost>,
     users: ClusterUsers,
-    /// Tokens that a run may use.
+    /// The token budget of one run.
     run_tokens: u64,
-    /// The server is away until then, and whether a standby takes its place.
+    /// The simulated time in milliseconds until which the server is down, and whether a standby then replaces it.
     down: Option<(u64, bool)>,
     report: SeedReport,
 }
 
-/// Plays one seed to its end.
+/// Plays one seed completely.
 ///
 /// # Errors
-/// What must hold did not.
+/// The invariant that was broken.
 pub(crate) fn run(seed: u64) -> Result<SeedReport, BrokenInvariant> {
     let mut world = ClusterWorld::new(seed);
     world.play()?;
     Ok(world.report())
 }
 
-/// Plays one seed, and tells the journal's events, a line each.
+/// Plays one seed, and returns the journal's events, one line each.
 pub(crate) fn tell(seed: u64) -> (Result<(), BrokenInvariant>, Vec<String>) {
     let mut world = ClusterWorld::new(seed);
     let played = world.play();
@@ -60,7 +60,7 @@ pub(crate) fn tell(seed: u64) -> (Result<(), BrokenInvariant>, Vec<String>) {
 
 impl ClusterWorld {
     fn new(seed: u64) -> Self {
-        // Another world than the other one of this seed.
+        // A different random stream than in the other world of this seed.
         let mut rng = SeededRng::new(seed ^ 0x5EED);
         let server = SimStateServer::new();
         let run_tokens = match rng.below(3) {
@@ -137,7 +137,7 @@ impl ClusterWorld {
         }
     }
 
-    /// What happens to a host before it works.
+    /// Applies faults to a host before it works.
     fn befall(&mut self, at: usize, faulty: bool) {
         let Some(host) = self.hosts.get_mut(at) else {
             return;

@@ -1,4 +1,4 @@
-//! What one host's process has of the state: its queue of writes, and its lease by its own clock.
+//! One host process's part of the state: its write queue, and its lease by its own clock.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,13 +13,13 @@ use tokio_util::sync::CancellationToken;
 use super::server::{LEASE_MS, SimCommitOutcome, SimStateServer, name};
 use crate::rng::SeededRng;
 
-/// How long a write or a read is tried again while the server is away, milliseconds.
+/// How long a write or a read is retried while the server is unreachable, in milliseconds.
 pub(super) const HOLD_MS: u64 = 1_500;
 /// The pause between two attempts.
 const AGAIN: Duration = Duration::from_millis(100);
-/// How often a host that may not begin something looks whether it may.
+/// How often a host that may not begin an effect checks again.
 const WAIT: Duration = Duration::from_millis(50);
-/// What may wait to be written.
+/// The maximum number of queued writes.
 const QUEUED: usize = 4_096;
 
 type WriteAckSender = oneshot::Sender<Result<(), JournalError>>;
@@ -34,26 +34,26 @@ pub(super) enum SimWriterWork {
 #[derive(Debug)]
 struct SimWriterItem {
     work: SimWriterWork,
-    /// The start of the agent that it is of; `None`: of any.
+    /// The start of the agent that this write belongs to; `None`: any start.
     number: Option<usize>,
     told: WriteAckSender,
     since_ms: u64,
-    /// The connection broke at its commit. What became of it then, unless the server did not get it.
+    /// Set if the connection broke at the commit: the result, or `None` if the commit did not reach the server.
     doubt: Option<Option<SimCommitOutcome>>,
 }
 
 #[derive(Debug)]
 pub(super) struct SimHeldLease {
     pub(super) number: usize,
-    /// This host's own clock, and its last renewal by it.
+    /// The host's own clock, and the time of its last renewal on that clock.
     pub(super) now_ms: u64,
     renewed_ms: u64,
-    /// When it asked what the others have done, and of what it knows all.
+    /// The time of the last request for the other hosts' changes; everything before it is known.
     pub(super) asked_ms: u64,
     pub(super) heard_ms: u64,
     pub(super) fenced: CancellationToken,
     pub(super) sessions: BTreeMap<SessionId, u64>,
-    /// Of which something was not written.
+    /// Sessions with failed writes.
     pub(super) unwritten: BTreeSet<SessionId>,
     pub(super) leads: bool,
     queue: VecDeque<SimWriterItem>,
@@ -68,7 +68,7 @@ fn sessions_of(work: &SimWriterWork) -> Vec<SessionId> {
     }
 }
 
-/// Of one process.
+/// The state of one process.
 #[derive(Debug)]
 pub(crate) struct HostProcessState {
     host: usize,
@@ -80,17 +80,17 @@ pub(crate) struct HostProcessState {
     outages: watch::Sender<u64>,
 }
 
-/// What faults do to the writer.
+/// Faults of the writer.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct WriterFaults {
-    /// The oldest are written, at most so many.
+    /// How many of the oldest writes are written at most.
     pub(crate) most: usize,
-    /// Once in so many times the connection breaks at the commit; 0: never.
+    /// Once in this many commits, the connection breaks; 0: never.
     pub(crate) breaks: usize,
 }
 
 impl HostProcessState {
-    /// The process begins and joins the others.
+    /// Creates a process that joins the other hosts.
     pub(crate) fn new(host: usize, server: SimStateServer) -> Arc<Self> {
         let held = SimHeldLease {
             number: server.join(host, None),
@@ -139,10 +139,10 @@ impl HostProcessState {
         }
     }
 
-    /// Before each start of the agent: every one but the first is a run of its own.
+    /// Called before each start of the agent. Every start except the first is a new run.
     ///
     /// # Errors
-    /// The server is away.
+    /// The server is unreachable.
     pub(crate) async fn begin(&self) -> Result<(), JournalError> {
         let begun = std::mem::replace(&mut self.lock().begun, true);
         if !begun && !self.fenced().is_cancelled() {
@@ -174,12 +174,12 @@ impl HostProcessState {
         }
     }
 
-    /// Time passes on this host.
+    /// Advances this host's clock.
     pub(crate) fn pass(&self, ms: u64) {
         self.lock().now_ms += ms;
     }
 
-    /// Renews the lease when it is time.
+    /// Renews the lease if it is time.
     pub(crate) fn renew(&self) {
         let (number, due) = {
             let held = self.lock();
@@ -199,10 +199,10 @@ impl HostProcessState {
         }
     }
 
-    /// Whether something may begin here: the last renewal is younger than two thirds of the lease.
+    /// Checks that an effect may begin here: the last renewal must be younger than two thirds of the lease.
     ///
     /// # Errors
-    /// It may not.
+    /// The effect may not begin.
     pub(crate) fn fresh(&self) -> Result<(), String> {
         let held = self.lock();
         let young = |since_ms: u64| held.now_ms.saturating_sub(since_ms) < LEASE_MS * 2 / 3;
@@ -212,10 +212,10 @@ impl HostProcessState {
         Err("this host's lease is not known to be its own".to_owned())
     }
 
-    /// The same, waited for.
+    /// As [`Self::fresh`], but waits.
     ///
     /// # Errors
-    /// It may not for one lease's time.
+    /// The effect may not begin for the duration of one lease.
     pub(crate) async fn granted(&self) -> Result<(), String> {
         let until = Instant::now() + Duration::from_millis(LEASE_MS);
         loop {
@@ -226,11 +226,11 @@ impl HostProcessState {
         }
     }
 
-    /// The server can be asked; it is waited for so long.
+    /// Waits until the server is reachable, for at most `hold_ms`.
     pub(super) async fn reached(&self, hold_ms: u64) -> Result<(), JournalError> {
         let until = Instant::now() + Duration::from_millis(hold_ms);
         loop {
-            // Others may do something before.
+            // Let other tasks run first.
             tokio::task::yield_now().await;
             if self.server.is_near(self.host) {
                 return Ok(());
@@ -265,7 +265,7 @@ impl HostProcessState {
         Ok(ticket)
     }
 
-    /// Writes some of what waits. What waits for too long is refused, until the server is back: then the agent begins anew.
+    /// Writes a part of the queue. Writes that wait too long are refused until the server is back; then the agent starts again.
     pub(crate) fn write(&self, rng: &mut SeededRng, how: WriterFaults) {
         if !self.server.is_near(self.host) {
             let mut held = self.lock();
@@ -301,13 +301,13 @@ impl HostProcessState {
         }
     }
 
-    /// It ends in order. Sessions of which something was not written are taken over like those of a lost host.
+    /// Leaves in order. Sessions with failed writes are taken over by other hosts, like those of a lost host.
     pub(crate) fn leave(&self) {
         let held = self.lock();
         self.server.leave(held.number, &held.unwritten);
     }
 
-    /// The oldest write reaches the server, or does not, and this host ends.
+    /// The oldest write may or may not reach the server; then this host ends.
     pub(crate) fn last_words(&self) {
         let (number, oldest) = {
             let mut held = self.lock();
@@ -324,14 +324,15 @@ impl HostProcessState {
         }
     }
 
-    /// Back, if it is not known what became of it. `breaks`: the connection does so, before or after the server got it.
+    /// Commits one write. Returns it if its result is unknown. `breaks`: the connection breaks, after (true) or before (false) the
+    /// server got the write.
     fn one(&self, mut item: SimWriterItem, breaks: Option<bool>) -> Option<SimWriterItem> {
         let number = self.number();
         let committed = match (&item.work, item.doubt.take()) {
             (SimWriterWork::Append(_), _) if item.number.is_some_and(|of| of != number) => {
                 SimCommitOutcome::Written(Some(self.lost()), Vec::new())
             }
-            // It is found by its first event.
+            // A committed batch is recognized by its first event.
             (SimWriterWork::Append(batch), Some(before))
                 if batch
                     .entries

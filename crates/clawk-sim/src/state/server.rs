@@ -1,5 +1,5 @@
-//! The state on a server, as clawk's PostgreSQL schema keeps it: the journal, runs of hosts, who holds which session, orders, claims, and
-//! what is set aside. One commit at a time, as its lock on the journal makes them.
+//! The state on a server, like clawk's PostgreSQL schema: the journal, host runs, session leases, orders, claims and reservations.
+//! Commits run one at a time, because the real schema locks the journal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,11 +15,11 @@ use clawk_kernel::testing::MemJournal;
 use clawk_proto::SessionId;
 use uuid::Uuid;
 
-/// A host's run is over so long after its last renewal, milliseconds. Shorter than usual, as everything here is.
+/// A host's run is over this long after its last renewal, in milliseconds. Shorter than in production, as all times here.
 pub(crate) const LEASE_MS: u64 = 1_500;
-/// Sessions that are taken over at a time; few, so that several hosts share them.
+/// How many sessions one host takes over at a time. The number is small, so that several hosts share the work.
 const AT_ONCE: usize = 3;
-/// Hosts are rung at most once in so long by commits.
+/// The minimum time between two notifications of hosts about commits, in milliseconds.
 const RING_MS: u64 = 1_000;
 
 /// One start of the agent on one host.
@@ -31,7 +31,7 @@ struct SimHostRun {
     rang_ms: u64,
 }
 
-/// Who has a session. `run`: nobody, if none.
+/// The lease of a session. `run` is the owning run; `None`: no owner.
 #[derive(Debug)]
 struct Lease {
     host: usize,
@@ -45,7 +45,7 @@ struct StoredHostOrder {
     outcome: Option<Vec<u8>>,
 }
 
-/// Set aside by a run, for a session.
+/// A reservation by a run, for a session.
 #[derive(Debug)]
 struct SimReservation {
     id: Uuid,
@@ -73,23 +73,23 @@ struct SimServerState {
     taken_over: usize,
 }
 
-/// The server; cheap to clone.
+/// The server. Cloning it is cheap and shares the state.
 #[derive(Debug, Clone)]
 pub(crate) struct SimStateServer {
     pub(crate) journal: Arc<MemJournal>,
     inner: Arc<Mutex<SimServerState>>,
 }
 
-/// What became of a batch.
+/// The result of committing a batch.
 #[derive(Debug, Clone)]
 pub(crate) enum SimCommitOutcome {
-    /// It is durable, unless it was left out; these sessions are the host's with it.
+    /// Durable, unless the batch was rejected with this error. The host now owns the listed sessions, with their epochs.
     Written(Option<JournalError>, Vec<(SessionId, u64)>),
     /// The run is over.
     Gone,
 }
 
-/// What a journal in memory answers.
+/// The result of a future that is ready at once, as those of an in-memory journal are.
 fn now<T>(mut later: BoxFuture<'_, T>) -> T {
     match later.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => Some(value),
@@ -111,7 +111,7 @@ impl SimServerState {
         self.leases.get(&session).is_none_or(|lease| lease.run.is_none())
     }
 
-    /// Takes the batch's new sessions for the run. Fails if another run holds one of its sessions, or if one was given up.
+    /// Assigns the batch's new sessions to the run. Fails if another run owns one of the sessions, or if one was released.
     fn others(&mut self, run: usize, batch: &Batch) -> Result<Vec<(SessionId, u64)>, JournalError> {
         let own = batch.entries.iter().filter(|entry| !BESIDE.contains(&entry.kind));
         let sessions: BTreeSet<SessionId> = own.map(|entry| entry.session).collect();
@@ -202,12 +202,12 @@ impl SimStateServer {
         self.lock().now_ms
     }
 
-    /// It stops, or is back.
+    /// Stops the server, or starts it again.
     pub(crate) fn goes(&self, up: bool) {
         self.lock().up = up;
     }
 
-    /// A standby takes its place. It has all that was acknowledged.
+    /// Replaces the server by a standby. The standby has all acknowledged commits.
     pub(crate) fn fails_over(&self) {
         let mut inner = self.lock();
         (inner.line, inner.up) = (inner.line + 1, true);
@@ -226,23 +226,23 @@ impl SimStateServer {
         self.lock().cut.contains(&host)
     }
 
-    /// A host reaches it.
+    /// Whether the host can reach the server.
     pub(crate) fn is_near(&self, host: usize) -> bool {
         let inner = self.lock();
         inner.up && !inner.cut.contains(&host)
     }
 
-    /// Somebody has rung for the host since it was asked last.
+    /// Whether the host was notified since its last check.
     pub(crate) fn has_rung(&self, host: usize) -> bool {
         self.lock().rung.remove(&host)
     }
 
-    /// Sessions that were taken from lost hosts.
+    /// The number of sessions that were taken over from lost hosts.
     pub(crate) fn taken_over(&self) -> usize {
         self.lock().taken_over
     }
 
-    /// What is still set aside.
+    /// The reservations that still exist.
     pub(crate) fn aside(&self) -> Vec<String> {
         let inner = self.lock();
         let aside = inner.reserved.iter();
@@ -251,7 +251,7 @@ impl SimStateServer {
             .collect()
     }
 
-    /// A new run; the host's last one, if any, is over.
+    /// Begins a new run. The host's previous run, if any, is over.
     pub(crate) fn join(&self, host: usize, before: Option<usize>) -> usize {
         let mut inner = self.lock();
         if let Some(before) = before.and_then(|before| inner.runs.get_mut(before)) {
@@ -267,7 +267,7 @@ impl SimStateServer {
         run
     }
 
-    /// Whether the run goes on; then it does so for longer.
+    /// Extends the run. Returns false if it is over.
     pub(crate) fn renew(&self, run: usize) -> bool {
         let mut inner = self.lock();
         let expires_ms = inner.now_ms + LEASE_MS;
@@ -279,7 +279,7 @@ impl SimStateServer {
         self.lock().is_gone(run)
     }
 
-    /// The host ends in order. Nobody has its sessions then, but for those that are left to be taken over.
+    /// Ends a host's run in order. Its sessions are released, except those in `left`, which other hosts take over.
     pub(crate) fn leave(&self, run: usize, left: &BTreeSet<SessionId>) {
         let mut inner = self.lock();
         if let Some(run) = inner.runs.get_mut(run) {
@@ -297,7 +297,7 @@ impl SimStateServer {
         }
     }
 
-    /// One commit.
+    /// Commits one batch.
     pub(crate) fn commit(&self, run: usize, batch: &Batch) -> SimCommitOutcome {
         let mut inner = self.lock();
         if inner.is_gone(run) {
@@ -329,7 +329,7 @@ impl SimStateServer {
         SimCommitOutcome::Written(submitted.err(), taken)
     }
 
-    /// The first term that does not hold.
+    /// The first condition of the batch that does not hold.
     fn unmet(&self, inner: &SimServerState, batch: &Batch) -> Option<UnmetCondition> {
         let terms = batch.terms.as_deref()?;
         let of = batch.entries.first().map(|entry| entry.session);
@@ -355,7 +355,7 @@ impl SimStateServer {
         })
     }
 
-    /// Whether an event of the last commits has this id.
+    /// Whether a recent event has this id.
     pub(crate) fn has(&self, event: Uuid) -> bool {
         self.journal
             .look(|_, sealed| sealed.iter().rev().any(|sealed| sealed.event_id == event))
@@ -367,7 +367,7 @@ impl SimStateServer {
         i64::try_from(inner.now_ms.saturating_sub(*stored) * 1000).ok() // silent-ok: a world does not last so long
     }
 
-    /// Gives a session up, unless it was taken anew since.
+    /// Releases a session, unless it was acquired again since.
     pub(crate) fn release(&self, run: usize, session: SessionId, epoch: u64) {
         let mut inner = self.lock();
         let lease = inner.leases.get_mut(&session);
@@ -376,7 +376,7 @@ impl SimStateServer {
         }
     }
 
-    /// Takes a session, unless a run that goes on holds it. `None`: the caller's own run is over.
+    /// Acquires a session, unless an active run owns it. `None`: the caller's own run is over.
     pub(crate) fn hold(&self, run: usize, session: SessionId) -> Option<(SessionHolder, u64)> {
         let mut inner = self.lock();
         if inner.is_gone(run) {
@@ -398,7 +398,7 @@ impl SimStateServer {
         Some((holder, epoch))
     }
 
-    /// What was taken over, and whether the host leads. `None`: the run is over.
+    /// Whether the host is the leader, and the sessions that it took over. `None`: the run is over.
     pub(crate) fn look(&self, run: usize) -> Option<(bool, Vec<(SessionId, u64)>)> {
         let mut inner = self.lock();
         if inner.is_gone(run) {
@@ -466,7 +466,7 @@ impl SimStateServer {
                 .any(|session| inner.is_free(*session))
     }
 
-    /// What lost hosts had set aside for these sessions is settled.
+    /// Settles what lost hosts had reserved for these sessions.
     pub(crate) fn settled(&self, run: usize, sessions: &[SessionId]) {
         let of = |aside: &SimReservation| aside.session.is_some_and(|session| sessions.contains(&session));
         self.lock()
@@ -486,7 +486,7 @@ impl SimStateServer {
         inner.ring();
     }
 
-    /// Told once.
+    /// Returns the stored result, and removes it.
     pub(crate) fn outcome(&self, id: Uuid) -> Option<Vec<u8>> {
         let mut inner = self.lock();
         let at = inner
@@ -504,7 +504,7 @@ impl SimStateServer {
     }
 }
 
-/// What the terms take.
+/// Applies the batch's conditions: makes its reservations.
 fn take(inner: &mut SimServerState, (run, of): (usize, Option<SessionId>), terms: &BatchConditions) {
     if let (Some(key), Some(of)) = (terms.claim, of) {
         inner.claims.insert(key, of);

@@ -1,5 +1,5 @@
-//! Who uses the agent, at whichever host they find: clients that ask again elsewhere, people who answer, an operator, and who gives runs
-//! to its swarm.
+//! The users of the agent, at any host: clients that repeat requests at other hosts, people who answer, an operator, and a driver
+//! that gives runs to the swarm.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use crate::judge::SimInvariant;
 use crate::rng::SeededRng;
 use crate::world::{delegation, id};
 
-/// What is known outside of all hosts.
+/// What the users know. It is independent of the hosts.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SharedClusterUserFacts {
     pub(super) told: desk::SharedHostUserFacts,
@@ -25,17 +25,17 @@ pub(super) struct SharedClusterUserFacts {
 
 #[derive(Debug, Default)]
 struct ClusterUserFacts {
-    /// When the present stop was confirmed; `None` once somebody begins to lift it.
+    /// When the current stop was confirmed. `None` as soon as somebody begins to lift it.
     stopped_ms: Option<u64>,
-    /// The operator waits for an answer of this host.
+    /// The host whose answer the operator waits for.
     operating: Option<usize>,
     /// Runs that were acknowledged.
     given: BTreeSet<usize>,
-    /// Under way, by host.
+    /// Running requests, by host.
     open: Vec<(usize, String)>,
 }
 
-/// A person says yes to every second question only.
+/// Whether the person approves this request. They approve about half of them.
 fn may_be_approved(request: &str) -> bool {
     request.bytes().last().is_some_and(|last| last % 2 == 1)
 }
@@ -45,10 +45,10 @@ impl SharedClusterUserFacts {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An effect begins.
+    /// Called when an effect begins.
     pub(super) fn begins(&self, server: &SimStateServer, request: &RequestId, tool: &str) {
         let what = format!("{tool} of {request}");
-        // Hosts follow each other; none begins anything when it has heard nothing for two thirds of its lease.
+        // Hosts see a stop with a delay. A host begins no effect if it has heard nothing for two thirds of its lease.
         let stopped = self.lock().stopped_ms;
         if stopped.is_some_and(|since| server.now_ms() > since + LEASE_MS) {
             self.told.broken(SimInvariant::StopHolds, what.clone());
@@ -59,7 +59,7 @@ impl SharedClusterUserFacts {
     }
 }
 
-/// All of them.
+/// All users.
 #[derive(Debug)]
 pub(super) struct ClusterUsers {
     calls: usize,
@@ -86,7 +86,7 @@ impl ClusterUsers {
         }
     }
 
-    /// The host's process is gone: whoever waited there is told nothing.
+    /// Called when a host's process is gone: its open requests get no result.
     pub(super) fn gone(&self, host: usize) {
         let mut known = self.facts.lock();
         known.open.retain(|(at, _)| *at != host);
@@ -95,7 +95,7 @@ impl ClusterUsers {
         }
     }
 
-    /// Something that was asked for, and not told since the faults ended.
+    /// A request whose result was not received since the faults ended.
     pub(super) fn waits_for(&self) -> Option<String> {
         let told = &self.facts.told;
         let call = (0..self.calls).map(call_id).find(|call| !told.is_settled(call));
@@ -113,7 +113,7 @@ impl ClusterUsers {
         Some(format!("run {run} is not acknowledged; under way: {open:?}"))
     }
 
-    /// They do something at this host, maybe.
+    /// Lets the users act at this host, with some probability.
     pub(super) fn act(&self, (at, host): (usize, &ClusterHost), rng: &mut SeededRng, quiet: bool) {
         let Some(served) = host.served() else { return };
         if self.calls > 0 && rng.one_in(3) {
@@ -140,12 +140,12 @@ impl ClusterUsers {
             .iter()
             .filter(|(_, open)| open == request.as_str())
             .count();
-        // The same request at two hosts at once, sometimes.
+        // Sometimes the same request at two hosts at once.
         let most = if quiet { 1 } else { 2 };
         times < most && !(quiet && self.facts.told.is_told(request))
     }
 
-    /// Lets it run there; it is open until it ends.
+    /// Runs a future in the host. The request is open until the future ends.
     fn under_way(
         &self,
         (at, host): (usize, &ClusterHost),
@@ -193,7 +193,7 @@ impl ClusterUsers {
         self.under_way(host, &request, talk);
     }
 
-    /// Who gives a run asks until it is acknowledged, and sometimes again.
+    /// The driver gives a run until it is acknowledged, and sometimes once more.
     fn give(&self, host: (usize, &ClusterHost), served: &ServedAgent, n: usize, quiet: bool) {
         let Some((task, text)) = self.tasks.get(n) else {
             return;
@@ -211,7 +211,7 @@ impl ClusterUsers {
         });
     }
 
-    /// A person answers a question that they see at this host, wherever it is asked.
+    /// The person answers a question that is visible at this host. The question may come from another host.
     fn person(&self, (_, host): (usize, &ClusterHost), served: &ServedAgent, rng: &mut SeededRng) {
         let pending = served.kernel.pending();
         let Some(question) = pending.get(rng.below(pending.len())) else {
@@ -232,7 +232,7 @@ impl ClusterUsers {
         });
     }
 
-    /// The operator stops the agent, or lets it go on, and waits for the answer.
+    /// The operator stops or resumes the agent, and waits for the answer.
     fn operate(&self, (at, host): (usize, &ClusterHost), served: &ServedAgent, quiet: bool) {
         if self.facts.lock().operating.is_some() {
             return;

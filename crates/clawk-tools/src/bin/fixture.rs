@@ -1,6 +1,6 @@
-//! For this crate's tests: the sandbox's supervisor (`__sandbox`), the file tools' process (`__builtin`) and broken ones
-//! in its place (`crash`, `garbage`), a small MCP server over standard streams with every
-//! fault there is (`mcp`), and a program for the `command` executor (`tool`).
+//! A helper program for this crate's tests. It can act as the sandbox's supervisor (`__sandbox`), as the file tools' process
+//! (`__builtin`) and as broken versions of that (`crash`, `garbage`), as a small MCP server over standard streams with many
+//! possible faults (`mcp`), and as a program for the `command` executor (`tool`).
 
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
@@ -23,8 +23,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Options: `one` (a single tool), `dead` (ends before the handshake), `noisy` (garbage between messages and on standard
-/// error), `changing` (after a call of `echo`, and after a restart, the tool `look` is another), `endless` (a tool list without an end), `starts=FILE` (adds a line to the file at each start).
+/// Options: `one` (has a single tool), `dead` (ends before the handshake), `noisy` (writes garbage between messages and to standard
+/// error), `changing` (the tool `look` changes after a call of `echo`, and after a restart), `endless` (an endless tool list),
+/// `starts=FILE` (adds a line to the file at each start).
 fn mcp(options: &[&str]) -> ExitCode {
     let has = |name: &str| options.contains(&name);
     if let Some(file) = options.iter().find_map(|option| option.strip_prefix("starts="))
@@ -55,7 +56,7 @@ fn mcp(options: &[&str]) -> ExitCode {
         }
         let Some(id) = message.get("id") else { continue };
         if message.get("method").is_none() {
-            // The client's answer to a question of ours: what waited for it is answered with it.
+            // The client's answer to this server's question: the waiting call is answered with it.
             if let Some(waits) = waiting.take() {
                 let said = message.get("result").or_else(|| message.get("error")).cloned();
                 let result =
@@ -88,8 +89,8 @@ fn mcp(options: &[&str]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A server whose answers stand in a file: `initialize`, `before` (lines before its answer), `tools` or `pages` (whose cursors are
-/// their numbers), `results` by method, and `line` (the answer to a call, with `$ID`).
+/// A server that takes its answers from a file: `initialize`, `before` (lines before its answer), `tools` or `pages` (page numbers
+/// are the cursors), `results` by method, and `line` (the answer to a call, with `$ID`).
 fn shaped(file: &str) -> ExitCode {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let shapes: Value = serde_json::from_str(&text).unwrap_or_default();
@@ -151,7 +152,7 @@ fn note(options: &[&str], word: &str) {
     }
 }
 
-/// How often it was started, by the file of `starts=FILE`.
+/// How often the server was started, counted in the file of `starts=FILE`.
 fn starts(options: &[&str]) -> usize {
     let file = options.iter().find_map(|option| option.strip_prefix("starts="));
     let text = file.and_then(|file| std::fs::read_to_string(file).ok()); // silent-ok: a fixture
@@ -161,7 +162,7 @@ fn starts(options: &[&str]) -> usize {
         .count()
 }
 
-/// Asks the client back, for the tools that do.
+/// Sends the client a question, for the tools that need one.
 fn asks(message: &Value) -> bool {
     let question = match message.pointer("/params/name").and_then(Value::as_str) {
         Some("roots") => json!({"jsonrpc": "2.0", "id": "q", "method": "roots/list"}),
@@ -183,7 +184,7 @@ fn initialize(message: &Value) -> Value {
     json!({"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": {"name": "fixture", "version": "1"}})
 }
 
-/// Two pages, unless there is one tool only.
+/// Lists the tools: two pages, or one page if there is only one tool.
 fn list(message: &Value, one: bool, endless: bool, changed: bool) -> Value {
     let tool = |name: &str| {
         let now = if changed && name == "look" {
@@ -239,7 +240,7 @@ fn call(message: &Value, id: &Value, options: &[&str]) -> Option<Value> {
             abort()
         }
         "slow" => {
-            // Answers late, and goes on reading meanwhile.
+            // Answers late, and keeps reading in the meantime.
             let (id, late) = (id.clone(), text("late"));
             std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_secs(3));
@@ -247,7 +248,7 @@ fn call(message: &Value, id: &Value, options: &[&str]) -> Option<Value> {
             });
             return None;
         }
-        // Reads nothing any more.
+        // Stops reading its input.
         "deaf" => loop {
             std::thread::sleep(Duration::from_secs(3600));
         },
@@ -271,7 +272,7 @@ fn call(message: &Value, id: &Value, options: &[&str]) -> Option<Value> {
     })
 }
 
-/// Ends like a crash: no unwinding, no goodbye.
+/// Ends like a crash, without unwinding.
 fn abort() -> ! {
     std::process::abort()
 }

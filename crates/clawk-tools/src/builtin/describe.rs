@@ -1,4 +1,4 @@
-//! The descriptions of the built-ins, for the model and for the person who approves.
+//! The descriptions of the built-in tools, for the model and for the person who approves a call.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::BuiltinTool;
 
-/// What a tool does to the world, as MCP's four hints.
+/// The effects of a tool, as MCP's four annotation hints.
 struct ToolEffects {
     read_only: bool,
     destructive: bool,
@@ -78,7 +78,7 @@ pub(super) fn description(builtin: BuiltinTool) -> ToolDescription {
     }
 }
 
-/// What the shell says of itself where this plan encloses it.
+/// The shell tool's description under this plan.
 pub(crate) fn about_shell(plan: &Plan, workdir: &Path) -> String {
     let program = plan.shell_program(workdir);
     let mut text = format!(

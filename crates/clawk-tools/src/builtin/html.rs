@@ -1,11 +1,12 @@
-//! From HTML to readable text. No tree, one pass, bounded by its input; broken markup gives text, never an error.
+//! Converts HTML to readable text in one pass, without building a tree. Memory is bounded by the input. Broken markup gives text,
+//! never an error.
 
-/// Elements whose content is not for reading.
+/// Elements whose content is not shown.
 const HIDDEN: [&str; 8] = [
     "script", "style", "noscript", "template", "svg", "iframe", "object", "canvas",
 ];
 
-/// Elements that begin and end a line.
+/// Elements that start and end a line.
 const BLOCKS: [&str; 28] = [
     "p",
     "div",
@@ -37,7 +38,7 @@ const BLOCKS: [&str; 28] = [
     "br",
 ];
 
-/// The page's title, if it has one, and its text.
+/// Returns the page's title, if it has one, and its text.
 pub(super) fn readable(html: &str) -> (Option<String>, String) {
     let mut out = ReadableText::default();
     let mut title = None;
@@ -87,7 +88,7 @@ struct Tag {
 }
 
 impl Tag {
-    /// Reads what follows a `<`; gives the tag and what is behind it. Comments and declarations have an empty name.
+    /// Parses the text after a `<`. Returns the tag and the rest. Comments and declarations get an empty name.
     fn parse(after: &str) -> Option<(Self, &str)> {
         if let Some(comment) = after.strip_prefix("!--") {
             let behind = comment.split_once("-->").map_or("", |(_, behind)| behind);
@@ -117,7 +118,7 @@ impl Tag {
     }
 }
 
-/// Where the tag's `>` is, quotes respected.
+/// The position of the tag's `>`, ignoring quoted ones.
 fn tag_end(body: &str) -> Option<usize> {
     let mut quote = None;
     for (at, byte) in body.bytes().enumerate() {
@@ -131,7 +132,7 @@ fn tag_end(body: &str) -> Option<usize> {
     None
 }
 
-/// The text up to `</name`, and what is behind that tag.
+/// The text up to `</name`, and the rest after that tag.
 fn until_closing<'a>(rest: &'a str, name: &str) -> (&'a str, &'a str) {
     let mut from = 0;
     while let Some(at) = rest
@@ -152,7 +153,7 @@ fn until_closing<'a>(rest: &'a str, name: &str) -> (&'a str, &'a str) {
     (rest, "")
 }
 
-/// Text being put together: blanks collapse, and at most one empty line stands between paragraphs.
+/// Builds the text: blanks are collapsed, and paragraphs are separated by at most one empty line.
 #[derive(Default)]
 struct ReadableText {
     out: String,
@@ -185,7 +186,7 @@ impl ReadableText {
     }
 }
 
-/// Character references: the numeric ones, and the few names that pages use.
+/// Decodes character references: numeric ones and the most common names.
 fn decode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,6 +1,7 @@
-//! The built-in tools (DESIGN §5): their descriptions, schemas, honest annotations, and static checks.
+//! The built-in tools (DESIGN §5): descriptions, schemas, annotations and static checks.
 //!
-//! `memory-store`, `memory-query`, `memory-forget` and `context-write` are described here and run by the kernel, which has the stores.
+//! `memory-store`, `memory-query`, `memory-forget` and `context-write` are described here, but the kernel runs them, because it has
+//! the stores.
 
 mod describe;
 mod file;
@@ -33,12 +34,12 @@ pub use file::{MODE, main};
 pub(crate) use shell::launch_error;
 pub(crate) use web::GuardedClients;
 
-/// A built-in that is bound from outside, because it needs more than arguments and a sandbox.
+/// A built-in tool that another crate implements, because it needs more than arguments and a sandbox.
 pub trait ExternalBuiltin: Send + Sync + fmt::Debug {
-    /// What it is.
+    /// The tool's description.
     fn describe(&self) -> ToolDescription;
 
-    /// Runs the permit.
+    /// Runs the permitted call.
     fn run<'a>(
         &'a self,
         permit: Permit,
@@ -46,34 +47,34 @@ pub trait ExternalBuiltin: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'a, Result<RunOutcome, RunError>>;
 }
 
-/// What `ask-user` wants to know.
+/// A question of `ask-user`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserQuestion {
-    /// The session whose person is asked.
+    /// The session whose user is asked.
     pub session: SessionId,
     /// The question, at most 4,000 characters.
     pub question: String,
-    /// Answers to choose from; empty for free text.
+    /// Possible answers; empty for free text.
     pub options: Vec<String>,
 }
 
 /// A person's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UserAnswer {
-    /// What the person said.
+    /// The person's words.
     Said(String),
     /// The person declined to answer.
     Declined,
-    /// This session has no person who can be asked.
+    /// This session has no user who can be asked.
     Nobody,
 }
 
-/// How `ask-user` reaches a person; given by the composition root.
+/// How `ask-user` asks a person. The composition root provides it.
 pub type AskUserHandler = Arc<dyn Fn(UserQuestion) -> BoxFuture<'static, UserAnswer> + Send + Sync>;
 
-/// What the built-ins share.
+/// Data that all built-ins share.
 pub(crate) struct BuiltinContext {
-    /// What the shell says of itself: which one it is, and what it finds.
+    /// The shell tool's description: which shell it is, and what it can see.
     pub(crate) shell: String,
     pub(crate) launcher: Launcher,
     pub(crate) env: EnvironmentSource,
@@ -82,7 +83,7 @@ pub(crate) struct BuiltinContext {
     pub(crate) ask: Option<AskUserHandler>,
 }
 
-/// The closed set.
+/// All built-in tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BuiltinTool {
     Echo,
@@ -102,13 +103,13 @@ pub(crate) enum BuiltinTool {
     ContextWrite,
 }
 
-/// What the built-in of this name says of itself, whether or not an agent declares it. `None`: there is no such built-in.
+/// The description of the built-in with this name, whether or not an agent declares it. `None`: there is no such built-in.
 #[must_use]
 pub fn describe(name: &str) -> Option<ToolDescription> {
     BuiltinTool::named(name).map(BuiltinTool::describe)
 }
 
-/// The static checks of the built-in of this name. `None`: there is no such built-in.
+/// The static checks of the built-in with this name. `None`: there is no such built-in.
 #[must_use]
 pub fn preflight(
     name: &str,
@@ -165,7 +166,7 @@ impl BuiltinTool {
         }
     }
 
-    /// The kernel runs it: it needs the kernel's stores.
+    /// Whether the kernel runs this tool, because it needs the kernel's stores.
     pub(crate) const fn is_kernels(self) -> bool {
         matches!(
             self,
@@ -173,7 +174,7 @@ impl BuiltinTool {
         )
     }
 
-    /// Whether its process keeps the time: the supervisor ends it and tells what enclosed it.
+    /// Whether the tool's process enforces the time limit. Then the supervisor ends it and reports the enforcement.
     pub(crate) fn keeps_time(self, plan: &Plan) -> bool {
         match self {
             Self::Shell => true,
@@ -189,7 +190,7 @@ impl BuiltinTool {
         describe::description(self)
     }
 
-    /// As this agent's tools are enclosed.
+    /// The description under this agent's sandbox.
     pub(crate) fn describe_here(self, shared: &BuiltinContext) -> ToolDescription {
         let mut all = self.describe();
         if self == Self::Shell {
@@ -198,7 +199,7 @@ impl BuiltinTool {
         all
     }
 
-    /// Static checks of the arguments against the plan. What is no text is left to the schema.
+    /// Checks the arguments against the plan. Arguments that are not text are left to the schema check.
     pub(crate) fn preflight(
         self,
         arguments: &Map<String, Value>,
@@ -222,7 +223,7 @@ impl BuiltinTool {
         }
     }
 
-    /// Runs it. The static checks are made again on exactly these arguments.
+    /// Runs the tool. The static checks are repeated on exactly these arguments.
     pub(crate) async fn run(
         self,
         call: &ExecutorCall<'_>,
@@ -249,7 +250,7 @@ impl BuiltinTool {
         }
     }
 
-    /// What a person should see before saying yes; lines of plain text.
+    /// The preview that a person reads before approving; lines of plain text.
     pub(crate) fn preview(self, look: &InspectedCall<'_>) -> ExecutorPreview {
         preview::preview(self, look)
     }

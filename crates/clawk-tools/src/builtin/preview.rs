@@ -1,5 +1,5 @@
-//! What a person sees before saying yes to a built-in, beside its arguments: the command, the difference that a write makes
-//! and what it replaces, where a request goes.
+//! The preview of a built-in's call for approval, in addition to its arguments: the command, the diff of a write and the replaced
+//! content, the target of a request.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use similar::{ChangeTag, TextDiff};
 use super::BuiltinTool;
 use super::file::{self, PriorContent};
 
-/// Time to look for the smallest difference; afterwards a longer one is taken.
+/// The time limit for finding the smallest diff. After it, a longer diff is used.
 const DIFF_TIME: Duration = Duration::from_millis(500);
 
-/// What will happen. Blocking for the tools that write files: what is there is read.
+/// Builds the preview. For tools that write files it reads the present content, so it blocks.
 pub(crate) fn preview(builtin: BuiltinTool, look: &InspectedCall<'_>) -> ExecutorPreview {
     let text = |name: &str| text(look.arguments, name);
     match builtin {
@@ -94,7 +94,7 @@ fn edit(look: &InspectedCall<'_>) -> Option<ExecutorPreview> {
     })
 }
 
-/// Every line of both texts, those that stay marked as such.
+/// The diff: every line of both texts, with unchanged lines marked as such.
 fn difference(before: &str, after: &str) -> Vec<PreviewLine> {
     let [old, new] = [before, after].map(|text| text.split_inclusive('\n').collect::<Vec<_>>());
     let diff = TextDiff::configure().timeout(DIFF_TIME).diff_slices(&old, &new);

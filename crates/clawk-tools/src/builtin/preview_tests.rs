@@ -1,4 +1,4 @@
-//! The text of a question about a built-in, against what the built-in gets and does.
+//! Tests: compares the preview text of a built-in with what the built-in receives and does.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -157,7 +157,7 @@ fn text() -> impl Strategy<Value = String> {
     proptest::collection::vec(piece, 0..6).prop_map(|pieces| pieces.concat())
 }
 
-/// Every line of a text stands in the lines shown, one behind the other.
+/// Whether the shown lines contain every line of a text, in order.
 fn stands_in(shown: &str, text: &str) -> bool {
     let mut shown = shown.split('\n');
     let mut parts = text.split('\n').filter(|part| !part.is_empty());
@@ -170,7 +170,7 @@ fn stands_in(shown: &str, text: &str) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Nothing of a call's arguments is absent from the text, whatever the tool, and whatever a write replaces.
+    /// The preview contains all of a call's arguments, for every tool and every replaced content.
     #[test]
     fn no_argument_of_a_built_in_is_absent(texts in proptest::collection::vec(text(), 6), before in proptest::option::of(text())) {
         let dir = tempfile::tempdir().expect("a folder");
@@ -197,7 +197,7 @@ proptest! {
                     Value::String(text) => prop_assert!(stands_in(&whole, text), "{:?} is absent from {}", text, whole),
                     Value::Object(members) => {
                         for (name, member) in members {
-                            // The names of a built-in's own arguments may be words of the text.
+                            // Names of a built-in's own arguments may occur as words of the text.
                             prop_assert!(members.len() > 2 || whole.contains(&visible(name).replace('"', "⟨U+0022⟩")) || builtin.name().starts_with("file"));
                             left.push(member);
                         }

@@ -1,4 +1,4 @@
-//! `shell`: one command line for bash, or `/bin/sh` where there is none, in a process of its own.
+//! `shell`: runs one command line with bash, or with `/bin/sh` if there is no bash, in a separate process.
 
 use std::collections::BTreeMap;
 
@@ -63,8 +63,8 @@ pub(super) async fn run(call: &ExecutorCall<'_>, shared: &BuiltinContext) -> Res
     Ok(reply(in_time(ran.map_err(launch_error)?)?))
 }
 
-/// The search path of this machine, and a home of its own; the working directory where there is none, so that no private settings are
-/// read by accident.
+/// The environment: this machine's search path and a home folder for the tool. Without one, the home is the working directory, so
+/// that no private settings are read by accident.
 fn minimal_env(call: &ExecutorCall<'_>, shared: &BuiltinContext) -> Vec<(String, String)> {
     let path = shared
         .env
@@ -88,7 +88,7 @@ pub(crate) fn launch_error(error: LaunchError) -> RunError {
     }
 }
 
-/// Standard output first, then what else a model should know.
+/// Builds the reply: standard output first, then notes for the model.
 fn reply(outcome: LaunchOutcome) -> RunOutcome {
     let mut text = String::from_utf8_lossy(&outcome.stdout).into_owned();
     let mut add = |line: String| {

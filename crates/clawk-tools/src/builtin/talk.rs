@@ -1,4 +1,4 @@
-//! Tools that touch nothing: `echo`, `sleep`, `ask-user`.
+//! Tools that touch no files and no network: `echo`, `sleep`, `ask-user`.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use super::{BuiltinContext, UserAnswer, UserQuestion};
 use crate::call::{ExecutorCall, done, failed};
 
-/// Longest `sleep`, seconds.
+/// The maximum time of `sleep`, in seconds.
 const MAX_SLEEP_S: f64 = 3600.0;
 
-/// Longest question, bytes.
+/// The maximum length of a question, in bytes.
 const MAX_QUESTION_BYTES: usize = 4_000;
 
-/// Gives back `text` or `message`, or the arguments as JSON when there is neither.
+/// Returns `text` or `message`, or the arguments as JSON if there is neither.
 pub(super) fn echo(call: &ExecutorCall<'_>) -> RunOutcome {
     let given = ["text", "message", "input"]
         .iter()
@@ -67,7 +67,7 @@ pub(super) async fn ask(
             "nobody can be asked on this agent's channels".to_owned(),
         ));
     };
-    // A person would answer a question that they have not read to its end.
+    // A longer question would be cut, and the person would answer without having read all of it.
     let length = question.len() + options.iter().map(String::len).sum::<usize>();
     if length > MAX_QUESTION_BYTES {
         return Ok(failed(format!(

@@ -1,4 +1,4 @@
-//! `web-fetch` and `http-request`, through the guarded client: the plan's hosts, and the SSRF guard behind them.
+//! `web-fetch` and `http-request`, through the guarded client: the plan's hosts, and then the SSRF guard.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,10 +19,10 @@ use super::{BuiltinContext, html};
 use crate::call::{ExecutorCall, cut, done, failed};
 use crate::egress::{EgressProxies, LedgerGuard, place};
 
-/// Most text that one call returns, bytes.
+/// The maximum size of the text that one call returns, in bytes.
 const MAX_TEXT_BYTES: usize = 256 << 10;
 
-/// Headers of an answer that are worth a model's attention.
+/// Headers of an answer that the model sees.
 const SHOWN_HEADERS: [&str; 8] = [
     "content-type",
     "content-length",
@@ -34,7 +34,7 @@ const SHOWN_HEADERS: [&str; 8] = [
     "www-authenticate",
 ];
 
-/// Guarded clients, one per set of rules: setting up TLS costs milliseconds.
+/// Cached guarded clients, one per set of rules, because setting up TLS takes milliseconds.
 #[derive(Debug, Default)]
 pub(crate) struct GuardedClients(Mutex<Vec<(HostAllowList, EgressClient)>>);
 
@@ -53,7 +53,7 @@ impl GuardedClients {
     }
 }
 
-/// The plan's network part in the guard's words.
+/// The plan's network part as rules of the guard.
 fn rules(exits: &EgressProxies, network: &Network) -> HostAllowList {
     HostAllowList {
         max_response_bytes: 8 << 20,
@@ -70,7 +70,7 @@ fn bare_host(url: &Url) -> String {
 
 pub(super) fn preflight(url: &str, plan: &Plan) -> Result<(), SandboxRefusal> {
     plan.available()?;
-    // What is no URL reaches nothing; the run says so to the model.
+    // An invalid URL reaches nothing; the run reports it to the model.
     let Ok(url) = Url::parse(url) else { return Ok(()) };
     let host = bare_host(&url);
     plan.preflight(&Request::Url {
@@ -165,7 +165,7 @@ pub(super) async fn request(
     })
 }
 
-/// What kept it, whether it succeeded or not.
+/// Adds the enforcement to an outcome, for success and failure.
 pub(super) fn guarded(outcome: RunOutcome) -> RunOutcome {
     RunOutcome {
         obtained: ObtainedEnforcement::in_process("egress:guarded"),
@@ -181,7 +181,7 @@ struct FetchedResponse {
     facts: serde_json::Map<String, Value>,
 }
 
-/// Sends once. The error side is already the call's end.
+/// Sends one request. The error side is the final result of the call.
 async fn send(
     call: &ExecutorCall<'_>,
     shared: &BuiltinContext,
@@ -229,7 +229,7 @@ async fn send(
     }
 }
 
-/// What leaves is looked at, as what a sandboxed tool sends is.
+/// Screens the request for secrets, as for sandboxed tools.
 fn screen(
     shared: &BuiltinContext,
     mut url: Url,
@@ -279,7 +279,8 @@ fn screen(
     Ok((url, look("the body", &body)?.into()))
 }
 
-/// The secrets bound to this tool and host go into the headers that their bindings name (R37). They are taken out of the answer.
+/// Inserts the secrets that are bound to this tool and host into the headers that their bindings name (R37). They are removed from
+/// the answer.
 fn put_in(
     call: &ExecutorCall<'_>,
     shared: &BuiltinContext,
@@ -348,11 +349,11 @@ async fn read(
     })
 }
 
-/// What a failed exchange means for the call: refused by the guard, surely without effect, or of unknown outcome.
+/// Converts a failed exchange to the call's result: refused by the guard, surely without effect, or of unknown outcome.
 fn ended(error: EgressError, safe: bool) -> Result<RunOutcome, RunError> {
     let text = error.to_string();
     match error {
-        // The first server has taken the request: what it did is done, wherever its redirect leads.
+        // The first server has processed the request. Its effect remains, even if following the redirect failed.
         EgressError::Onward(_) if !safe => Err(RunError::Unknown(text)),
         EgressError::Onward(error) => ended(*error, safe),
         EgressError::Refused(Unfit::Redirects(_) | Unfit::Downgrade) => Ok(failed(text)),

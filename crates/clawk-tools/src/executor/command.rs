@@ -14,26 +14,26 @@ use super::reply;
 use crate::builtin::{BuiltinContext, launch_error};
 use crate::call::{ExecutorCall, cut, facts, in_time};
 
-/// What is shown of a failed command's standard error, bytes.
+/// How many bytes of a failed command's standard error are shown.
 const MAX_STDERR_BYTES: usize = 4 << 10;
 
-/// A bound program.
+/// A program that is bound to a tool.
 #[derive(Debug)]
 pub(crate) struct Command {
     pub(crate) program: String,
     pub(crate) args: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) secrets: Vec<(String, Secret)>,
-    /// A WebAssembly file: it runs at level `wasm`, also where less is asked for.
+    /// Whether the program is a WebAssembly file. It then runs at level `wasm`, even if the manifest asks for less.
     pub(crate) guest: bool,
     pub(crate) read_paths: Vec<PathBuf>,
-    /// It takes words instead of JSON.
+    /// Whether it takes words instead of JSON.
     pub(crate) argv: bool,
-    /// Where it starts, if that is not the working directory.
+    /// The folder in which it starts, if not the working directory.
     pub(crate) start_in: Option<PathBuf>,
 }
 
-/// What a command that takes words is given.
+/// The input of a command that takes words.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct CommandInput {

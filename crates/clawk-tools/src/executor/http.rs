@@ -1,4 +1,4 @@
-//! `[tools.NAME.http]`: the arguments posted as JSON; the answer's body is the result.
+//! `[tools.NAME.http]`: the arguments are posted as JSON; the answer's body is the result.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::reply;
 use crate::call::ExecutorCall;
 use crate::egress::LedgerGuard;
 
-/// A bound endpoint.
+/// An HTTP endpoint that is bound to a tool.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(crate) url: Url,
@@ -48,7 +48,7 @@ impl Endpoint {
     }
 }
 
-/// Before the request was sent nothing happened; after it, nobody knows.
+/// Converts a failed exchange: without effect if the request was not sent yet, otherwise of unknown outcome.
 pub(crate) fn ended(error: EgressError) -> RunError {
     let text = format!("the tool's endpoint: {error}");
     match error {

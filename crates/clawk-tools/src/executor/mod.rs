@@ -14,8 +14,8 @@ use clawk_plan::ObtainedEnforcement;
 use clawk_proto::content::ContentBlock;
 use serde_json::{Map, Value};
 
-/// Reads what an executor gave back: JSON with `content` is taken as it is, everything else is text. Facts stand beside
-/// what it calls `structuredContent`, and win over it.
+/// Parses an executor's output. JSON with `content` is used as it is; everything else is text. `facts` are added to its
+/// `structuredContent`, and override members with the same name.
 pub(crate) fn reply(body: &str, facts: Map<String, Value>, obtained: ObtainedEnforcement) -> RunOutcome {
     let given = serde_json::from_str::<Value>(body)
         .ok()
@@ -52,7 +52,7 @@ pub(crate) fn reply(body: &str, facts: Map<String, Value>, obtained: ObtainedEnf
     }
 }
 
-/// A block that is none of ours is shown as JSON text.
+/// A content block. A block of an unknown type becomes JSON text.
 pub(crate) fn block(value: Value) -> ContentBlock {
     serde_json::from_value(value.clone()).unwrap_or_else(|_unknown| ContentBlock::text(value.to_string()))
 }

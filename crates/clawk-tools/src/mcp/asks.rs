@@ -1,4 +1,4 @@
-//! Tests: what a server asks its client, tools that are taken over, and tools that change.
+//! Tests: a server's questions to its client, tools that are taken over, and tools that change.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,7 +16,7 @@ fn session() -> SessionId {
     serde_json::from_value(json!("00000000-0000-4000-8000-000000000001")).expect("a session")
 }
 
-/// A runner whose person answers with these words, one after the other; and what the person was asked.
+/// A runner whose person gives these answers in turn; and the questions that the person got.
 fn asking(said: &[Option<&str>], dir: &std::path::Path) -> (crate::Runner, Arc<Mutex<Vec<String>>>) {
     let said: Mutex<Vec<Option<String>>> =
         Mutex::new(said.iter().rev().map(|one| one.map(str::to_owned)).collect());
@@ -124,7 +124,7 @@ async fn all_tools_of_a_server_are_taken_over() {
         .run(&runner, dir.path(), "srv-echo", json!({"text": "hi"}))
         .await;
     assert_eq!(text(&ran.expect("ran")), "echo: hi");
-    // A server's tool of the declared name is the one that is meant.
+    // If the server has a tool with the declared name, that tool is used.
     let named = crate::testing::runner(tools(&["echo"], &[]), "{}", dir.path());
     assert_eq!(named.takes_over("echo").await.expect("listed"), None);
 }
@@ -145,7 +145,7 @@ async fn a_tool_that_changed_is_not_called() {
     let ran = Ran::new(open_plan());
     let call = async |tool: &str, said: &str| ran.run(&runner, dir.path(), tool, json!({"text": said})).await;
     assert_eq!(text(&call("look", "stay").await.expect("ran")), "looked");
-    // It tells of the change with the answer above, or before the next.
+    // The server announces the change with the answer above, or before the next answer.
     assert_eq!(text(&call("echo", "a").await.expect("ran")), "echo: a");
     let refused = |outcome: Result<_, RunError>| match outcome {
         Err(RunError::Unavailable(said)) => assert!(said.contains("changed its tool `look`"), "{said}"),
@@ -156,7 +156,7 @@ async fn a_tool_that_changed_is_not_called() {
         text(&call("echo", "b").await.expect("the others go on")),
         "echo: b"
     );
-    // A new process does not make it another promise.
+    // A new process must not change the promised tools.
     assert!(call("die", "").await.is_err());
     refused(call("look", "stay").await);
 }

@@ -1,4 +1,5 @@
-//! What a server may ask of its client: the folders that it sees, a person, and a model where the operator allows it.
+//! Requests that a server may send to its client: for the folders that it sees, for a person's answer, and for a model if the
+//! operator allows it.
 
 #![expect(
     deprecated,
@@ -30,31 +31,31 @@ use crate::builtin::{AskUserHandler, UserAnswer, UserQuestion};
 use crate::call::cut;
 use crate::config::SamplingConfig;
 
-/// Members of one form that a person is asked for; a longer form is declined.
+/// The maximum number of fields in a form. A longer form is declined.
 const MAX_FIELDS: usize = 8;
-/// The code of a question that no model answers: what MCP's examples have for a person who refuses.
+/// The error code for a refused model request; the same code as in MCP's examples for a person who refuses.
 const REFUSED: i32 = -1;
-/// Bytes of what a server says to a person, for each member.
+/// How many bytes of a server's text a person sees for each field.
 const MAX_WORDS_BYTES: usize = 2_000;
 
-/// What a server's session and its calls share.
+/// Data that a server's session and its calls share.
 pub(crate) struct McpClientContext {
     server: String,
     roots: Vec<PathBuf>,
     ask: Option<AskUserHandler>,
-    /// What its questions to a model may take; none: it may ask none.
+    /// Limits for the server's model requests; `None`: it may send none.
     sampling: Option<SamplingConfig>,
-    /// How they reach the model, once the agent runs.
+    /// How model requests are answered. Set when the agent runs.
     sampler: OnceLock<SamplingHandler>,
-    /// Questions to a model since no call ran.
+    /// The number of model requests since no call was running.
     sampled: AtomicU32,
-    /// Sessions whose calls run at the server now, one entry per call.
+    /// The sessions whose calls run at the server now, one entry per call.
     running: Mutex<Vec<SessionId>>,
-    /// The server said that its tools changed.
+    /// Whether the server said that its tools changed.
     changed: AtomicBool,
 }
 
-/// A call at the server, until this is dropped.
+/// A running call at the server. Dropping this ends it.
 pub(super) struct ServerCallGuard<'a>(&'a McpClientContext, Option<SessionId>);
 
 impl Drop for ServerCallGuard<'_> {
@@ -66,7 +67,7 @@ impl Drop for ServerCallGuard<'_> {
     }
 }
 
-/// The folders that a plan mounts, as a server sees them; where it shows the whole host, the host's root.
+/// The folders that a plan mounts, as the server sees them. If the plan shows the whole host: `/`.
 pub(crate) fn roots(plan: &Plan, workdir: &Path) -> Vec<PathBuf> {
     if plan.level() == Level::None || plan.filesystem().mode == FsMode::Full {
         return vec![PathBuf::from("/")];
@@ -102,7 +103,7 @@ impl McpClientContext {
         })
     }
 
-    /// How the server's questions reach a model.
+    /// Sets how model requests are answered.
     pub(crate) fn models(&self, sampler: SamplingHandler) {
         let _first = self.sampler.set(sampler); // silent-ok: a runner serves one agent
     }
@@ -111,7 +112,7 @@ impl McpClientContext {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A call of this session runs from here on.
+    /// Registers a running call of this session.
     pub(super) fn enter(&self, session: Option<SessionId>) -> ServerCallGuard<'_> {
         let mut running = self.lock();
         if running.is_empty() {
@@ -122,12 +123,13 @@ impl McpClientContext {
         ServerCallGuard(self, session)
     }
 
-    /// Whether the server said that its tools changed, since this was asked last.
+    /// Whether the server said that its tools changed since the last check.
     pub(super) fn took_change(&self) -> bool {
         self.changed.swap(false, Ordering::AcqRel)
     }
 
-    /// Whose person is asked: the one session that uses the server now. With several, nobody knows for whom the server asks.
+    /// The session whose user is asked: the only one that uses the server now. With several sessions it is not known for whom the
+    /// server asks.
     fn asker(&self) -> Option<SessionId> {
         let running = self.lock();
         let first = *running.first()?;
@@ -135,7 +137,7 @@ impl McpClientContext {
     }
 
     /// # Errors
-    /// Why no model is asked, or none answered.
+    /// The reason why no model was asked or none answered.
     async fn sample(
         &self,
         params: CreateMessageRequestParams,
@@ -187,7 +189,7 @@ impl McpClientContext {
         }
     }
 
-    /// `None`: nobody can be asked, the person declined, or what is asked for is no short form.
+    /// Asks a person to fill in a form. `None`: nobody can be asked, the person declined, or the form is too long.
     async fn form(&self, params: ElicitRequestParams) -> Option<Map<String, Value>> {
         let ElicitRequestParams::FormElicitationParams {
             message,
@@ -233,7 +235,7 @@ impl McpClientContext {
             .cloned()
             .unwrap_or_default();
         let needed = |name: &str| required.iter().any(|one| one.as_str() == Some(name));
-        // What is needed comes first.
+        // Required fields come first.
         let mut order: Vec<(&String, &Value)> = fields.iter().collect();
         order.sort_by_key(|(name, _)| !needed(name));
         let mut content = Map::new();
@@ -249,7 +251,7 @@ impl McpClientContext {
     }
 }
 
-/// One message of a question: text alone.
+/// Converts one message of a model request. Only text is supported.
 fn message(message: SamplingMessage) -> Result<SampleMessage, String> {
     let role = match message.role {
         Role::User => SampleRole::User,
@@ -286,7 +288,7 @@ fn options(field: &Value) -> Vec<String> {
         .collect()
 }
 
-/// What a person said as the member's type; `None`: it is none of it.
+/// Converts a person's answer to the field's type. `None`: the answer does not fit.
 fn typed(field: &Value, said: &str) -> Option<Value> {
     let words = options(field);
     match field.get("type").and_then(Value::as_str) {
@@ -306,7 +308,7 @@ fn typed(field: &Value, said: &str) -> Option<Value> {
     }
 }
 
-/// Our side of a session.
+/// The client's side of a session.
 pub(super) struct Handler(pub(super) Arc<McpClientContext>);
 
 impl ClientHandler for Handler {
@@ -325,7 +327,7 @@ impl ClientHandler for Handler {
             capabilities,
             Implementation::new("clawk", env!("CARGO_PKG_VERSION")),
         )
-        // The last revision with sessions: only these let a server ask while a call runs.
+        // The last protocol revision with sessions. Only with sessions may a server ask while a call runs.
         .with_protocol_version(ProtocolVersion::V_2025_11_25)
     }
 

@@ -1,4 +1,4 @@
-//! Streamable HTTP over our own client: rmcp's transport asks, `clawk-egress` sends.
+//! Streamable HTTP: rmcp implements the transport, and `clawk-egress` sends the requests.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -24,13 +24,13 @@ use crate::oauth::{OAuthError, Tokens};
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
-/// Bytes of a server's own words in an error.
+/// How many bytes of a server's text are in an error.
 const MAX_WORDS_BYTES: usize = 300;
 
-/// Most of a failed answer's body that is looked at, bytes.
+/// How many bytes of a failed answer's body are read.
 const MAX_ERROR_BYTES: usize = 64 << 10;
 
-/// The transport to one endpoint.
+/// Creates the transport for one endpoint.
 pub(super) fn transport(
     client: EgressClient,
     url: &Url,
@@ -50,17 +50,17 @@ pub(super) fn transport(
     )
 }
 
-/// Our client in rmcp's shape.
+/// The egress client, adapted to rmcp's trait.
 #[derive(Debug, Clone)]
 pub(super) struct McpHttpClient {
     client: EgressClient,
-    /// Set by the operator, secrets among them.
+    /// Headers that the operator set, including secrets.
     fixed: HeaderMap,
-    /// What somebody agreed to with `clawk mcp login`; not where the operator sets a token.
+    /// The tokens of `clawk mcp login`. Not used if the operator sets a token.
     tokens: Option<Arc<Tokens>>,
-    /// Requests without an answer so far.
+    /// Requests that have no answer yet.
     pending: PendingRequests,
-    /// How often the server's own stream was opened.
+    /// Limits how often the server's own event stream is reopened.
     reopening: Arc<ReopenBackoff>,
 }
 
@@ -103,7 +103,8 @@ impl McpHttpClient {
         self.with_token(request).await
     }
 
-    /// Sends it with the token that there is. A server that refuses it has done nothing: it is sent once more with a new one.
+    /// Sends the request with the present token. A server that refuses the token has done nothing, so the request is sent once more
+    /// with a renewed token.
     async fn with_token(&self, mut request: Request) -> Result<Response, WireError> {
         let mut token = match &self.tokens {
             Some(tokens) => tokens.bearer().await.map_err(no_token)?,
@@ -196,7 +197,7 @@ impl StreamableHttpClient for McpHttpClient {
                 all if all.is_empty() => unreadable(&kind, &body),
                 all => return Ok(answered(all, session)),
             },
-            // It was served; only its answer is lost.
+            // The request was processed; only its answer is lost.
             Err(error @ EgressError::TooLarge(_)) => format!("the server's answer is not kept: {error}"),
             Err(error) => return Err(StreamableHttpError::Client(error)),
         };
@@ -224,7 +225,7 @@ impl StreamableHttpClient for McpHttpClient {
         .map(drop)
     }
 
-    /// What the server sends of its own accord, and the rest of an answer whose stream broke (`Last-Event-ID`).
+    /// Reads the server's own event stream, or the rest of an answer whose stream broke (`Last-Event-ID`).
     async fn get_stream(
         &self,
         uri: Arc<str>,
@@ -266,8 +267,8 @@ impl StreamableHttpClient for McpHttpClient {
 }
 
 impl McpHttpClient {
-    /// An answer that is no success. A JSON-RPC error in its body says more than the status. A refusal (4xx) answers its
-    /// request: the server did nothing. After 5xx nobody knows.
+    /// Converts an error answer. A JSON-RPC error in its body says more than the status. After a refusal (4xx) the server has done
+    /// nothing. After 5xx the outcome is unknown.
     fn refused(
         &self,
         message: &ClientJsonRpcMessage,
@@ -328,7 +329,7 @@ fn event(data: String) -> Sse {
     }
 }
 
-/// Why a body holds no answer, with its beginning.
+/// The reason why a body is not an answer, with its first bytes.
 fn unreadable(kind: &str, body: &[u8]) -> String {
     let words = String::from_utf8_lossy(body);
     let words = words.trim();
@@ -342,7 +343,7 @@ fn unreadable(kind: &str, body: &[u8]) -> String {
     )
 }
 
-/// Events whose messages are read as those of every transport; what is no message leaves its `id` and `retry` only.
+/// Parses events with the same repairs as in other transports. An event without a message keeps only its `id` and `retry`.
 fn mended(
     events: BoxStream<'static, Result<Sse, SseError>>,
     pending: PendingRequests,
@@ -361,7 +362,7 @@ fn mended(
                     let read = pending.read(data.as_bytes());
                     all.extend(read.iter().filter_map(as_event).map(event));
                 }
-                // The last message carries the place at which reading goes on.
+                // The last message has the position at which reading continues.
                 match all.last_mut() {
                     Some(last) => (last.id, last.retry) = (given.id, given.retry),
                     None => all.push(given),
@@ -375,7 +376,7 @@ fn mended(
     events.flat_map(one).boxed()
 }
 
-/// The events of a body; the client's size limit bounds them all together.
+/// The events of a body. The client's size limit applies to all of them together.
 fn events(response: Response) -> BoxStream<'static, Result<Sse, SseError>> {
     let pieces = futures::stream::unfold(Some(response), |response| async move {
         let mut response = response?;

@@ -1,5 +1,5 @@
-//! A server's messages before the protocol's library sees them: read one by one, mended where their meaning is clear, and
-//! with the results of lists and calls kept raw, so that one odd member never costs the rest.
+//! Reads a server's messages before the protocol library does. Messages are repaired if their meaning is clear, and the results of
+//! lists and calls stay raw, so that one invalid member does not lose the rest.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,29 +14,29 @@ use serde_json::{Map, Value, json};
 use super::repair::{find_id, read_values};
 use crate::call::cut;
 
-/// The member that holds a raw result on its way through the library.
+/// The member that carries a raw result through the library.
 const RAW: &str = "clawk/raw";
-/// Bytes of a server's own words in an error.
+/// How many bytes of a server's text are in an error.
 const MAX_ERROR_BYTES: usize = 4 << 10;
-/// JSON-RPC: a message that can't be read.
+/// JSON-RPC error code: the message can't be parsed.
 const UNREADABLE: i32 = -32700;
-/// JSON-RPC: an error inside of the server.
+/// JSON-RPC error code: an internal error of the server.
 const INTERNAL: i32 = -32603;
 
-/// How the result of a request is handed on.
+/// How the result of a request is passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ResultShape {
-    /// The library reads it: `initialize`.
+    /// The library parses it: `initialize`.
     Handshake,
-    /// A call of a tool.
+    /// The raw result of a tool call.
     Call,
-    /// Raw: lists, resources, prompts.
+    /// Other raw results: lists, resources, prompts.
     Raw,
-    /// Nothing is read of it: `ping`.
+    /// The result is ignored: `ping`.
     Empty,
 }
 
-/// The requests that wait for an answer of one server.
+/// The requests that wait for an answer from one server.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PendingRequests(Arc<Mutex<BTreeMap<i64, ResultShape>>>);
 
@@ -45,7 +45,7 @@ impl PendingRequests {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what is sent: a request waits from here on, a cancelled one no more.
+    /// Tracks an outgoing message: a request waits from now on, a cancelled one no longer.
     pub(super) fn note(&self, message: &ClientJsonRpcMessage) {
         match message {
             JsonRpcMessage::Request(request) => {
@@ -69,7 +69,7 @@ impl PendingRequests {
         }
     }
 
-    /// The one request that waits, if there is exactly one.
+    /// The waiting request, if there is exactly one.
     fn only(&self) -> Option<i64> {
         let pending = self.lock();
         let mut ids = pending.keys();
@@ -77,7 +77,7 @@ impl PendingRequests {
         first.filter(|_| ids.next().is_none())
     }
 
-    /// The request that an answer means by this `id`; a number as a text or with a fraction of zero means that number.
+    /// The waiting request with this `id`. A number sent as text, or with a zero fraction, counts as that number.
     fn meant(&self, id: Option<&Value>) -> Option<i64> {
         let id = match id? {
             Value::Number(number) => number.as_i64().or_else(|| whole(number.as_f64()?)),
@@ -87,8 +87,8 @@ impl PendingRequests {
         self.lock().contains_key(&id).then_some(id)
     }
 
-    /// Reads what a server sent: a line, a body or an event. What is no message is passed over; what can't be read
-    /// answers the request that it names.
+    /// Parses a line, a body or an event from a server. Other text is skipped. A message that can't be parsed answers the request
+    /// that it names with an error.
     pub(super) fn read(&self, raw: &[u8]) -> Vec<ServerJsonRpcMessage> {
         let values = match read_values(raw) {
             Ok(values) => values,
@@ -106,7 +106,7 @@ impl PendingRequests {
         single.filter_map(|value| self.message(value)).collect()
     }
 
-    /// A message of more than `limit` bytes, of which these are the first and the last: its request is answered at once.
+    /// Handles a message of more than `limit` bytes, given its first and last bytes: its request gets an error at once.
     pub(super) fn read_oversized(
         &self,
         first: &[u8],
@@ -122,14 +122,14 @@ impl PendingRequests {
         Some(self.failed(id, said))
     }
 
-    /// Answers a request in the server's place.
+    /// Creates an error answer to a request in place of the server.
     pub(super) fn failed(&self, id: i64, said: String) -> ServerJsonRpcMessage {
         self.lock().remove(&id);
         let error = ErrorData::new(ErrorCode(UNREADABLE), said, None);
         ServerJsonRpcMessage::error(error, Some(RequestId::Number(id)))
     }
 
-    /// Answers the request of this message in the server's place, if it is one that waits.
+    /// Creates an error answer to this message, if it is a waiting request.
     pub(super) fn failed_request(
         &self,
         message: &ClientJsonRpcMessage,
@@ -144,7 +144,7 @@ impl PendingRequests {
         }
     }
 
-    /// The messages of a refusal's body; an error without an `id` answers the request that was refused.
+    /// The messages in the body of a refusal. An error without an `id` answers the refused request.
     pub(super) fn read_refusal(
         &self,
         message: &ClientJsonRpcMessage,
@@ -200,7 +200,7 @@ impl PendingRequests {
     }
 }
 
-/// A message of the server as the library reads it from an event stream.
+/// A server's message in the form in which the library reads it from an event stream.
 pub(super) fn as_event(message: &ServerJsonRpcMessage) -> Option<String> {
     serde_json::to_string(message).ok() // silent-ok: what was read can be written
 }
@@ -211,7 +211,7 @@ fn whole(number: f64) -> Option<i64> {
     (number.fract() == 0.0).then_some(back)
 }
 
-/// A request or notification of the server.
+/// Parses a request or notification from the server.
 fn asked(mut members: Map<String, Value>) -> Option<ServerJsonRpcMessage> {
     members.insert("jsonrpc".to_owned(), json!("2.0"));
     members.retain(|name, _| matches!(name.as_str(), "jsonrpc" | "id" | "method" | "params"));
@@ -230,7 +230,7 @@ fn asked(mut members: Map<String, Value>) -> Option<ServerJsonRpcMessage> {
     }
 }
 
-/// An error in whatever form.
+/// Parses an error in any of the forms that servers use.
 fn error_of(error: Value) -> ErrorData {
     let Value::Object(mut members) = error else {
         let said = error.as_str().map_or_else(|| error.to_string(), str::to_owned);
@@ -259,7 +259,7 @@ fn result_of(shape: ResultShape, result: Value) -> ServerResult {
             let mended = handshake(&result);
             match serde_json::from_value::<InitializeResult>(mended) {
                 Ok(read) => ServerResult::InitializeResult(read),
-                // The library then says that it is no handshake.
+                // The library then reports that the handshake is invalid.
                 Err(_unreadable) => ServerResult::CustomResult(CustomResult::new(result)),
             }
         }
@@ -293,8 +293,8 @@ fn raw(value: Value) -> Value {
     }
 }
 
-/// The answer to `initialize` with what the library reads of it: a revision that is not known is taken for the one that
-/// was asked for, and members of another type are left out.
+/// Repairs the answer to `initialize`, so that the library can parse it: an unknown revision is replaced by the requested one, and
+/// members of a wrong type are dropped.
 fn handshake(result: &Value) -> Value {
     let asked_for = ProtocolVersion::LATEST_WITH_INITIALIZE;
     let said = result

@@ -1,4 +1,4 @@
-//! What a server lists, item by item from raw JSON: an item that can't be used costs itself alone.
+//! Parses a server's lists item by item from raw JSON. An unusable item is skipped; the others remain.
 
 use std::collections::BTreeSet;
 
@@ -8,36 +8,36 @@ use clawk_kernel::sheet::visible;
 
 use crate::call::cut;
 
-/// Pages of one list that are read.
+/// The maximum number of pages of one list.
 pub(super) const MAX_PAGES: usize = 100;
-/// Items of one list that are read.
+/// The maximum number of items of one list.
 pub(super) const MAX_ITEMS: usize = 2_000;
-/// Bytes of one list that are read.
+/// The maximum size of one list, in bytes.
 pub(super) const MAX_LIST_BYTES: usize = 8 << 20;
-/// Bytes of an item's name: it is sent back to the server as it is.
+/// The maximum length of an item's name, in bytes. The name is sent back to the server unchanged.
 const MAX_NAME_BYTES: usize = 1_024;
-/// Bytes of a description.
+/// The maximum length of a description, in bytes.
 pub(super) const MAX_DESCRIPTION_BYTES: usize = 4 << 10;
-/// Bytes of a schema.
+/// The maximum size of a schema, in bytes.
 pub(super) const MAX_SCHEMA_BYTES: usize = 64 << 10;
 
 /// A tool as its server describes it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ServedTool {
     pub(super) name: String,
-    /// At most [`MAX_DESCRIPTION_BYTES`], with hidden characters made visible.
+    /// The description: at most [`MAX_DESCRIPTION_BYTES`], with hidden characters made visible.
     pub(super) description: String,
-    /// As it came, up to [`MAX_SCHEMA_BYTES`]; else `null`.
+    /// The schema as received, up to [`MAX_SCHEMA_BYTES`]; `null` if it is larger.
     pub(super) input_schema: Value,
     pub(super) output_schema: Option<Value>,
     pub(super) annotations: Map<String, Value>,
     pub(super) by: ServedBy,
 }
 
-/// By which request a tool is served.
+/// The request that serves a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ServedBy {
-    /// `tools/call`: it is a tool of the server.
+    /// `tools/call`: a normal tool of the server.
     Call,
     /// `resources/read` and the lists of resources.
     Resources,
@@ -49,16 +49,16 @@ pub(super) enum ServedBy {
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Page {
     pub(super) items: Vec<Value>,
-    /// Where the next page begins; none: this is the last one.
+    /// The cursor of the next page; `None`: this is the last page.
     pub(super) next: Option<String>,
 }
 
 impl Page {
-    /// `member` holds the items: an array, or an object whose values are the items.
+    /// Parses a page. `member` contains the items: an array, or an object whose values are the items.
     pub(super) fn read(result: Value, member: &str) -> Self {
         let mut members = match result {
             Value::Object(members) => members,
-            // A server without pages may answer with the list itself.
+            // A server without paging may answer with the list itself.
             Value::Array(items) => return Self { items, next: None },
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return Self::default(),
         };
@@ -89,7 +89,7 @@ fn with_name(name: String, item: Value) -> Value {
     }
 }
 
-/// The tools of a list, and what is said of those that were left out or mended.
+/// The tools of a list, and notes about tools that were skipped or repaired.
 pub(super) fn read_tools(items: Vec<Value>) -> (Vec<ServedTool>, Vec<String>) {
     let (mut tools, mut notes) = (Vec::new(), Vec::new());
     let mut seen = BTreeSet::new();
@@ -159,7 +159,7 @@ fn read_tool(item: Value, notes: &mut Vec<String>) -> Result<ServedTool, &'stati
     })
 }
 
-/// A hint of the type that the protocol gives it; another one is left out.
+/// Whether a hint has the type that the protocol requires. Other hints are dropped.
 fn is_hint(name: &str, hint: &Value) -> bool {
     match name {
         "title" => hint.is_string(),
@@ -180,8 +180,7 @@ fn text_of(value: Option<&Value>) -> Option<String> {
     }
 }
 
-/// A server's words about what it serves: at most [`MAX_DESCRIPTION_BYTES`], line by line with what can't be seen made
-/// visible.
+/// A server's description text: at most [`MAX_DESCRIPTION_BYTES`], with invisible characters made visible in each line.
 pub(super) fn description(text: &str) -> String {
     let (text, was_cut) = cut(text.trim(), MAX_DESCRIPTION_BYTES);
     let lines: Vec<String> = text.lines().map(|line| visible_line(line.trim_end())).collect();
@@ -194,7 +193,8 @@ pub(super) fn description(text: &str) -> String {
     }
 }
 
-/// A line with what can't be seen made visible. Indentation stays, and so do the selector and the joiner inside of one emoji.
+/// Makes invisible characters of a line visible. Indentation stays, and so do the variation selector and the joiner inside an
+/// emoji.
 fn visible_line(line: &str) -> String {
     let indent = line.len() - line.trim_start_matches([' ', '\t']).len();
     let (indent, words) = line.split_at_checked(indent).unwrap_or(("", line));
@@ -216,20 +216,20 @@ fn visible_line(line: &str) -> String {
             out.push(c);
             from = at + c.len_utf8();
         }
-        // A selector that is made visible begins no emoji.
+        // A selector that was made visible does not start an emoji.
         before = (of_emoji || is_picture(c)).then_some(c);
     }
     out.push_str(&visible(words.get(from..).unwrap_or_default()));
     out
 }
 
-/// A character that emoji are made of.
+/// Whether this character can be part of an emoji.
 const fn is_picture(c: char) -> bool {
     matches!(c, '\u{203c}' | '\u{2049}' | '\u{2122}' | '\u{2139}' | '\u{2190}'..='\u{27bf}' | '\u{2934}'..='\u{2b55}'
         | '\u{1f000}'..='\u{1faff}')
 }
 
-/// Makes visible what can't be seen in the texts of a schema; names of members stay as they are.
+/// Makes invisible characters in the texts of a schema visible. Member names stay unchanged.
 fn visible_schema(schema: &mut Value) {
     match schema {
         Value::Object(members) => {
@@ -247,7 +247,7 @@ fn visible_schema(schema: &mut Value) {
     }
 }
 
-/// A name in a message.
+/// A name for a message.
 pub(super) fn shown(name: &str) -> String {
     visible(cut(name, 80).0)
 }

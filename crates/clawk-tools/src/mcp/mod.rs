@@ -1,4 +1,4 @@
-//! Tools that MCP servers serve (CKP §5.4): one server per source, started on first need, shared by its tools.
+//! Tools of MCP servers (CKP §5.4). Each source has one server, which is started at the first use and shared by its tools.
 
 mod client;
 mod http;
@@ -32,11 +32,11 @@ use listing::{ServedBy, ServedTool};
 #[derive(Debug, Clone)]
 pub(crate) struct McpTool {
     pub(crate) server: Arc<McpServer>,
-    /// The manifest's name for it.
+    /// The tool's name in the manifest.
     pub(crate) name: String,
-    /// `mcp_source.tool_name`.
+    /// The tool's name at the server: `mcp_source.tool_name`; `None`: not given.
     pub(crate) served_as: Option<String>,
-    /// `trust_annotations` (R13).
+    /// Whether the server's annotations are trusted: `trust_annotations` (R13).
     pub(crate) trusted: bool,
 }
 
@@ -59,12 +59,13 @@ impl McpTool {
         })
     }
 
-    /// How many tools the server lists.
+    /// The number of tools that the server lists.
     pub(crate) async fn listed(&self) -> Result<usize, RunError> {
         Ok(self.server.link().await?.tools.len())
     }
 
-    /// All tools of the server, where neither the manifest nor the server means one of them by the declared tool's name.
+    /// The names of all tools of the server, to be taken over. `None` if the manifest or the server has a tool for the declared
+    /// name.
     pub(crate) async fn takes_over(&self) -> Result<Option<Vec<String>>, RunError> {
         let link = self.server.link().await?;
         let named = link.tools.iter().any(|tool| tool.name == self.name);
@@ -89,7 +90,7 @@ impl McpTool {
         ran
     }
 
-    /// The tool at the server: by the name the manifest gives, by its own, or the only one there is.
+    /// Finds the tool at the server: by the name in the manifest, by its own name, or the only one.
     fn find<'t>(&self, tools: &'t [ServedTool]) -> Result<&'t ServedTool, RunError> {
         let named = |name: &str| tools.iter().find(|tool| tool.name == name);
         if let Some(name) = &self.served_as {

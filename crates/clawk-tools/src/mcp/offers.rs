@@ -1,23 +1,23 @@
-//! What a server has besides its tools: resources and prompts. Each kind becomes one tool of the server, so that rules, approvals
-//! and the origin of what it brings are those of the server's tools (ADR-0287).
+//! Resources and prompts of a server. Each kind becomes one tool of the server, so that the same rules, approvals and provenance
+//! apply as for the server's tools (ADR-0287).
 
 use serde_json::{Map, Value, json};
 
 use super::listing::{ServedBy, ServedTool, description, shown};
 use crate::call::cut;
 
-/// The tool that reads a server's resources.
+/// The name of the tool that reads a server's resources.
 pub(super) const RESOURCE_READ: &str = "resource-read";
-/// The tool that fills in a server's prompts.
+/// The name of the tool that fills in a server's prompts.
 pub(super) const PROMPT_GET: &str = "prompt-get";
-/// Items that a description names; the tool itself lists the rest.
+/// How many items a description names. The tool itself lists the rest.
 const MAX_NAMED: usize = 30;
-/// Bytes of one item's words in a description.
+/// How many bytes of one item's text are in a description.
 const MAX_ITEM_BYTES: usize = 160;
-/// Bytes of one item's words in a list that a call asks for.
+/// How many bytes of one item's text are in a list that a call asks for.
 const MAX_LISTED_BYTES: usize = 1_000;
 
-/// What a server listed besides its tools.
+/// What a server lists in addition to its tools.
 #[derive(Debug, Default)]
 pub(super) struct ServedItems {
     pub(super) resources: Vec<Value>,
@@ -25,7 +25,8 @@ pub(super) struct ServedItems {
     pub(super) prompts: Vec<Value>,
 }
 
-/// The tools for them. A tool of the server with the same name takes precedence; ours is then called `mcp-NAME`.
+/// The tools for resources and prompts. If the server has a tool with the same name, that tool keeps it and clawk's tool is called
+/// `mcp-NAME`.
 pub(super) fn tools_of(items: &ServedItems, served: &[ServedTool]) -> Vec<ServedTool> {
     let named = |name: &str| {
         if served.iter().any(|tool| tool.name == name) {
@@ -62,7 +63,7 @@ pub(super) fn tools_of(items: &ServedItems, served: &[ServedTool]) -> Vec<Served
     tools
 }
 
-/// By the protocol, both only read. It counts where the operator trusts the server's annotations.
+/// The read-only annotation: by the protocol, both tools only read. It counts only if the operator trusts the server's annotations.
 fn reading() -> Map<String, Value> {
     Map::from_iter([("readOnlyHint".to_owned(), json!(true))])
 }
@@ -94,7 +95,7 @@ fn about<'v>(opening: &str, items: impl Iterator<Item = &'v Value>, total: usize
     description(&text)
 }
 
-/// One item: its address or name, its arguments, and what is said of it.
+/// One line about an item: its URI or name, its arguments, and its description.
 fn line(item: &Value, bytes: usize) -> String {
     let word = |name: &str| {
         item.get(name)
@@ -141,7 +142,7 @@ pub(super) fn listed(items: &[Value]) -> Value {
     json!({"content": [{"type": "text", "text": text}]})
 }
 
-/// The result of `resources/read` as that of a call.
+/// Converts the result of `resources/read` to the result of a call.
 pub(super) fn read_resource(result: Value) -> Value {
     let contents = match result {
         Value::Object(mut members) => members.remove("contents").unwrap_or(Value::Object(members)),
@@ -161,7 +162,7 @@ pub(super) fn read_resource(result: Value) -> Value {
     json!({"content": parts})
 }
 
-/// The result of `prompts/get` as that of a call: who says what, in turn.
+/// Converts the result of `prompts/get` to the result of a call: the speakers and their texts, in turn.
 pub(super) fn read_prompt(result: &Value) -> Value {
     let messages = result.get("messages").and_then(Value::as_array);
     let mut parts = Vec::new();

@@ -1,23 +1,23 @@
-//! How often a server's own event stream is opened again: a server that ends it at once is not asked without a pause.
+//! Limits how often a server's own event stream is reopened. If the server ends it at once, clawk pauses before the next attempt.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A stream that lasted so long was a real one.
+/// A stream that lasted this long counts as successful.
 const LASTED: Duration = Duration::from_secs(60);
-/// Short streams that are opened again without a pause.
+/// How many short streams are reopened without a pause.
 const FREE: u32 = 3;
-/// Longest pause.
+/// The longest pause, in seconds.
 const MAX_PAUSE_S: u64 = 300;
 
-/// Streams in a row that were short.
+/// The number of consecutive short streams, and when the last one was opened.
 #[derive(Debug, Default)]
 pub(super) struct ReopenBackoff(Mutex<(u32, Option<Instant>)>);
 
 impl ReopenBackoff {
-    /// Waits as long as the streams before were short-lived.
+    /// Waits before the next stream; longer after more short streams.
     pub(super) async fn wait(&self) {
         let pause = self.pause(Instant::now());
         if !pause.is_zero() {

@@ -1,15 +1,14 @@
-//! JSON as servers really write it: what Python, PHP and JavaScript print and a strict parser refuses is mended where its
-//! meaning is clear. Read strictly first; this runs on what failed.
+//! Repairs JSON as real servers write it: output of Python, PHP and JavaScript that a strict parser refuses, if its meaning is
+//! clear. Only used after strict parsing has failed.
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 
-/// Reads every JSON value of a text, one after the other. Text before the first `{` or `[` is passed over, as is what
-/// follows the last value.
+/// Parses every JSON value of a text, one after the other. Text before the first `{` or `[` and after the last value is skipped.
 ///
 /// # Errors
-/// The text holds no value that can be read; the reason.
+/// The reason why the text contains no readable value.
 pub(super) fn read_values(raw: &[u8]) -> Result<Vec<Value>, String> {
     let text = String::from_utf8_lossy(raw);
     let text = text.trim_start_matches('\u{feff}').trim();
@@ -37,15 +36,15 @@ fn read_strictly(text: &str) -> Vec<Value> {
     for value in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
         match value {
             Ok(value @ (Value::Object(_) | Value::Array(_))) => all.push(value),
-            // silent-ok: what was read before it counts; a log line is no message
+            // silent-ok: the values before it count; a log line is not a message
             Ok(_) | Err(_) => break,
         }
     }
     all
 }
 
-/// Half surrogate pairs become `U+FFFD`, raw control characters are escaped, unknown escapes lose their meaning, and
-/// `NaN` and `Infinity` become `null`.
+/// Replaces half surrogate pairs by `U+FFFD`, escapes raw control characters, keeps unknown escapes as text, and replaces `NaN` and
+/// `Infinity` by `null`.
 fn mend_text(text: &str) -> Cow<'_, str> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -92,7 +91,7 @@ fn not_a_number(text: &str) -> Option<&str> {
         .find_map(|word| text.strip_prefix(word))
 }
 
-/// What stands behind a backslash; returns what follows the escape.
+/// Repairs the escape after a backslash. Returns the text after the escape.
 fn mend_escape<'t>(text: &'t str, out: &mut String) -> &'t str {
     let Some(c) = text.chars().next() else {
         return text;
@@ -132,7 +131,7 @@ fn mend_escape<'t>(text: &'t str, out: &mut String) -> &'t str {
             out.push('\'');
             after
         }
-        // Its meaning is not known: the backslash itself is meant.
+        // Unknown escape: the backslash itself is meant.
         _ => {
             out.push_str("\\\\");
             text
@@ -149,8 +148,8 @@ fn unit(text: &str) -> Option<u16> {
         .flatten()
 }
 
-/// The `id` of a message that can't be read: a member of the outermost object, else the one with which the text ends.
-/// An `id` inside of a result is never meant.
+/// Finds the `id` of a message that can't be parsed: a member of the outermost object, or else an `id` at the end of the text. An
+/// `id` inside a result is ignored.
 pub(super) fn find_id(raw: &[u8]) -> Option<i64> {
     let text = String::from_utf8_lossy(raw);
     let (mut depth, mut in_string, mut escaped, mut key_from) = (0_usize, false, false, 0);
@@ -181,7 +180,7 @@ pub(super) fn find_id(raw: &[u8]) -> Option<i64> {
     (behind.trim() == "}").then_some(id)
 }
 
-/// The number, and what stands behind it.
+/// The number after a colon, and the text after it.
 fn number_behind_colon(text: &str) -> Option<(i64, &str)> {
     let text = text.trim_start().strip_prefix(':')?.trim_start();
     let bare = text.strip_prefix('"').unwrap_or(text);

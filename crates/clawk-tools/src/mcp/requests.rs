@@ -1,4 +1,4 @@
-//! Requests of ours to a server: its lists, its resources and its prompts.
+//! Requests of the client to a server: for its lists, its resources and its prompts.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use super::inbound::raw_result;
 use super::listing::{MAX_ITEMS, MAX_LIST_BYTES, MAX_PAGES, Page, ServedTool, read_tools};
 use super::offers::{self, ServedItems};
 
-/// How long one list of resources or prompts may take at the start: a server without an answer still has tools.
+/// How long one list of resources or prompts may take at the start. If the server does not answer, its tools still work.
 const EXTRA_LIST: Duration = Duration::from_secs(5);
-/// JSON-RPC: the server has no such method.
+/// JSON-RPC error code: the server has no such method.
 const NO_METHOD: i32 = -32601;
 
-/// Why a request has no result.
+/// The reason why a request has no result.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RequestError {
-    /// The server refused, or was lost.
+    /// The server refused, or the connection was lost.
     #[error("{}", in_words(.0))]
     Service(#[from] ServiceError),
-    /// It asked for more input.
+    /// The server asked for more input.
     #[error("it asked for more input, which clawk does not give")]
     WantsInput,
 }
@@ -37,7 +37,7 @@ fn in_words(error: &ServiceError) -> String {
     }
 }
 
-/// Which list.
+/// The kind of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ListKind {
     Tools,
@@ -69,7 +69,7 @@ impl ListKind {
     }
 }
 
-/// Everything that a server serves, as tools, and what is said of it.
+/// Everything that a server offers, as tools, with notes about problems.
 pub(super) async fn list_all(
     peer: &Peer<RoleClient>,
 ) -> Result<(Vec<ServedTool>, Vec<String>), RequestError> {
@@ -84,7 +84,7 @@ pub(super) async fn list_all(
     Ok((tools, notes))
 }
 
-/// The server's tools; none where it says that it has no such list.
+/// The server's tools; none if it says that it has no such list.
 pub(super) async fn list_tools(
     peer: &Peer<RoleClient>,
 ) -> Result<(Vec<ServedTool>, Vec<String>), RequestError> {
@@ -102,7 +102,7 @@ fn has_no_method(error: &RequestError) -> bool {
     matches!(error, RequestError::Service(ServiceError::McpError(error)) if error.code.0 == NO_METHOD)
 }
 
-/// The server says in its handshake that it has this.
+/// Whether the server's handshake announces this kind.
 fn announces(peer: &Peer<RoleClient>, kind: ListKind) -> bool {
     peer.peer_info().is_some_and(|info| match kind {
         ListKind::Tools => info.capabilities.tools.is_some(),
@@ -132,7 +132,7 @@ async fn list_extra(peer: &Peer<RoleClient>, kind: ListKind, notes: &mut Vec<Str
     }
 }
 
-/// All pages of a list. A cursor that was used before ends it, as do its bounds; what was read so far counts.
+/// Reads all pages of a list. A repeated cursor or a limit ends it; the items so far count.
 async fn list(peer: &Peer<RoleClient>, kind: ListKind) -> Result<(Vec<Value>, Vec<String>), RequestError> {
     let (mut items, mut notes) = (Vec::new(), Vec::new());
     let (mut cursor, mut seen, mut bytes) = (None, std::collections::BTreeSet::new(), 0);
@@ -141,7 +141,7 @@ async fn list(peer: &Peer<RoleClient>, kind: ListKind) -> Result<(Vec<Value>, Ve
         let answer = peer.send_request(kind.request(cursor.clone())).await;
         let result = match answer {
             Ok(result) => raw_result(result),
-            // Later pages cost themselves alone.
+            // If a later page fails, the earlier pages remain.
             Err(error) if page > 0 => {
                 ended(format!("page {} can't be had: {}", page + 1, in_words(&error)));
                 return Ok((items, notes));
@@ -172,7 +172,7 @@ async fn list(peer: &Peer<RoleClient>, kind: ListKind) -> Result<(Vec<Value>, Ve
     Ok((items, notes))
 }
 
-/// A resource by its `uri`; without one, the list.
+/// Reads a resource by its `uri`. Without `uri`, lists the resources.
 pub(super) async fn resource(
     peer: &Peer<RoleClient>,
     arguments: &Map<String, Value>,
@@ -189,7 +189,7 @@ pub(super) async fn resource(
     Ok(offers::read_resource(raw_result(result)))
 }
 
-/// A prompt by its `name`; without one, the list.
+/// Reads a prompt by its `name`. Without `name`, lists the prompts.
 pub(super) async fn prompt(
     peer: &Peer<RoleClient>,
     arguments: &Map<String, Value>,

@@ -1,4 +1,4 @@
-//! From an MCP result to ours. Read part by part from raw JSON: an unknown or broken part becomes a note.
+//! Converts an MCP result to clawk's. It is parsed part by part from raw JSON: an unknown or broken part becomes a note.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,18 +11,18 @@ use serde_json::{Value, json};
 use super::listing::shown;
 use crate::call::cut;
 
-/// Parts of one result that are read.
+/// The maximum number of parts that are read of one result.
 const MAX_PARTS: usize = 1_000;
-/// Pictures of one result that are kept; more become notes.
+/// The maximum number of pictures of one result. Further pictures become notes.
 const MAX_PICTURES: usize = 8;
-/// Bytes of base64 of one result's pictures.
+/// The maximum size of one result's pictures, in bytes of base64.
 const MAX_PICTURE_BYTES: usize = 8 << 20;
-/// Members of a structure that are looked for in the text beside it.
+/// How many members of `structuredContent` are searched for in the text.
 const MAX_LEAVES: usize = 300;
-/// Bytes of a part of an unknown type that the model reads as JSON.
+/// How many bytes of a part of unknown type the model sees as JSON.
 const MAX_UNKNOWN_BYTES: usize = 2 << 10;
 
-/// Maps a raw result. What is above `limit` bytes of text is left out and said; the call stays what the server says it is.
+/// Converts a raw result. Text above `limit` bytes is dropped with a note. Whether the call succeeded is not changed.
 pub(super) fn outcome(result: &Value, limit: usize, obtained: ObtainedEnforcement) -> RunOutcome {
     let mut parts = McpResultParts {
         content: Vec::new(),
@@ -70,7 +70,7 @@ pub(super) fn outcome(result: &Value, limit: usize, obtained: ObtainedEnforcemen
     }
 }
 
-/// `true` as servers write it.
+/// Whether a value means true in one of the forms that servers use.
 fn is_true(value: Option<&Value>) -> bool {
     match value {
         Some(Value::Bool(flag)) => *flag,
@@ -137,7 +137,7 @@ impl McpResultParts {
                 None => self.resource(part),
             },
             "resource_link" => self.link(part),
-            // A part without a type that has a text is one.
+            // A part without a type that has a text is a text part.
             "" if part.get("text").is_some_and(Value::is_string) => self.text(word("text")),
             _ => self.unknown(kind, part),
         }
@@ -158,7 +158,7 @@ impl McpResultParts {
     }
 
     fn picture(&mut self, data: &str, part: &Value) {
-        // Some servers send the whole address of the data.
+        // Some servers send a whole data URL.
         let data = data.rsplit_once(";base64,").map_or(data, |(_, data)| data);
         let said = ["mimeType", "mime_type", "mediaType"]
             .iter()
@@ -191,7 +191,7 @@ impl McpResultParts {
         }
     }
 
-    /// An embedded resource, or one that was read.
+    /// Adds an embedded resource, or one that was read.
     fn resource(&mut self, resource: &Value) {
         let word = |name: &str| resource.get(name).and_then(Value::as_str);
         let uri = shown(word("uri").unwrap_or("without uri"));
@@ -222,7 +222,7 @@ impl McpResultParts {
         }
     }
 
-    /// A blob that is a text is read as one.
+    /// Adds a blob as text, if it is text.
     fn blob_text(&mut self, uri: &str, blob: &str) -> bool {
         if blob.len() / 4 * 3 > self.text_left {
             return false;
@@ -256,7 +256,7 @@ impl McpResultParts {
         self.content.push(ContentBlock::Resource { resource });
     }
 
-    /// Structure beside the text. A model reads it where the text does not say as much.
+    /// Handles `structuredContent`. The model sees it if the text does not already contain the same.
     fn structured(&mut self, given: &Value, limit: usize) -> Value {
         let json = given.to_string();
         let texts: Vec<String> = self.content.iter().map(ContentBlock::as_model_text).collect();
@@ -270,10 +270,10 @@ impl McpResultParts {
     }
 }
 
-/// The text holds every word and number of the structure: many servers send the same in both.
+/// Whether the text contains every word and number of the structure: many servers send the same in both.
 fn is_said(given: &Value, text: &str, left: &mut usize) -> bool {
     let Some(fewer) = left.checked_sub(1) else {
-        // A structure of so many members is in the text, or nowhere: its size decides.
+        // Above this number of members, only the text's length decides.
         return text.len() >= MAX_LEAVES;
     };
     *left = fewer;
@@ -290,7 +290,7 @@ fn is_said(given: &Value, text: &str, left: &mut usize) -> bool {
     }
 }
 
-/// The type of a picture by its first bytes: what a server says of it may be wrong.
+/// Detects a picture's type by its first bytes, because the server's type may be wrong.
 fn kind_of_picture(data: &str) -> Option<&'static str> {
     let head = STANDARD.decode(data.get(..16)?).ok()?; // silent-ok: what is not base64 is told by who reads it all
     AttachedPicture::TYPES.into_iter().find(|kind| {

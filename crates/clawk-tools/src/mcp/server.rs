@@ -1,4 +1,4 @@
-//! One MCP server: its process or endpoint, its session, and how often it may be restarted.
+//! One MCP server: its process or endpoint, its session, and the limit on restarts.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -31,47 +31,47 @@ use crate::call::{ExecutorCall, cut};
 use crate::egress::WayOut;
 use crate::oauth::Tokens;
 
-/// How long start, handshake and `tools/list` may take together.
+/// The time limit for start, handshake and `tools/list` together.
 const START: Duration = Duration::from_secs(60);
 
-/// How long the handshake alone may take: what the process said is told then.
+/// The time limit for the handshake alone. After it, the error includes the process's output.
 const HANDSHAKE: Duration = Duration::from_secs(50);
 
-/// Restarts within [`RESTART_WINDOW`], after the first start.
+/// The maximum number of restarts within [`RESTART_WINDOW`], after the first start.
 const MAX_RESTARTS: usize = 3;
 const RESTART_WINDOW: Duration = Duration::from_secs(60);
 
-/// How long a server has to answer a ping after one of its calls ran out of time, before it is ended.
+/// After a call timed out: how long the server may take to answer a ping before it is ended.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 
-/// Servers looked after at a time.
+/// The maximum number of servers that are pinged at the same time.
 const MAX_WATCHES: usize = 8;
 
-/// Longest message of a server, bytes. A longer one is dropped, and answers its request as an error.
+/// The maximum size of a server's message, in bytes. A longer one is dropped, and its request gets an error.
 pub(super) const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// Text of one result that is kept where the sandbox sets no `max_output_bytes`, bytes.
+/// How many bytes of a result's text are kept if the sandbox sets no `max_output_bytes`.
 const MAX_RESULT_BYTES: usize = 4 << 20;
 
-/// Where the server is.
+/// How to reach the server.
 pub(crate) enum McpServerSource {
-    /// A program on its standard streams.
+    /// A program that speaks on its standard streams.
     Program { launcher: Launcher, spec: Box<Spec> },
     /// A Streamable HTTP endpoint.
     Endpoint(Box<Endpoint>),
 }
 
-/// How an endpoint is reached.
+/// A Streamable HTTP endpoint and its settings.
 pub(crate) struct Endpoint {
     pub(crate) client: EgressClient,
     pub(crate) url: Url,
     pub(crate) headers: HeaderMap,
-    /// Whose network rules hold for it.
+    /// The plan whose network rules apply.
     pub(crate) plan: Arc<Plan>,
-    /// What somebody agreed to for it.
+    /// Tokens of `clawk mcp login`.
     pub(crate) tokens: Option<Arc<Tokens>>,
 }
 
-/// The plan's network admits the endpoint.
+/// Checks that the plan's network rules admit the endpoint.
 pub(crate) fn admitted(url: &Url, plan: &Plan) -> Result<(), SandboxRefusal> {
     plan.preflight(&Request::Url {
         host: url.host_str().unwrap_or_default().trim_matches(['[', ']']),
@@ -79,26 +79,26 @@ pub(crate) fn admitted(url: &Url, plan: &Plan) -> Result<(), SandboxRefusal> {
     })
 }
 
-/// A source, and its live session if it has one.
+/// A server's source, and its live session if there is one.
 pub(crate) struct McpServer {
-    /// The source as the manifest gives it, without arguments and queries: they may hold secrets.
+    /// The source as in the manifest, without arguments and queries, because they may contain secrets.
     name: String,
     source: McpServerSource,
-    /// What a server's process reaches, told with the call during which it did.
+    /// The network access of the server's process. Its connections are reported with the call that was running.
     way: WayOut,
     state: Mutex<State>,
-    /// What it may ask of us.
+    /// The requests that the server may send to the client.
     desk: Arc<McpClientContext>,
-    /// Looks after servers whose call ran out of time; ended with this.
+    /// Tasks that ping servers after a timeout. They end when this is dropped.
     watch: Mutex<JoinSet<()>>,
 }
 
 #[derive(Default)]
 struct State {
     live: Option<RunningMcpSession>,
-    /// Its tools as they were told first: what was described then is what is called.
+    /// The tools as first listed. Calls must match these descriptions.
     pinned: BTreeMap<String, ServedTool>,
-    /// When it was started, within the window.
+    /// The times of starts within the window.
     starts: VecDeque<Instant>,
 }
 
@@ -111,7 +111,7 @@ struct RunningMcpSession {
 pub(crate) struct McpClientSession {
     pub(super) peer: Peer<RoleClient>,
     pub(super) tools: Vec<ServedTool>,
-    /// Tools that are not what they were when they were told first.
+    /// Tools that differ from their first description.
     changed: Mutex<BTreeSet<String>>,
     service: Option<SandboxedService>,
     obtained: ObtainedEnforcement,
@@ -124,14 +124,14 @@ impl fmt::Debug for McpServer {
 }
 
 impl McpServer {
-    /// Where it is.
+    /// How the server is reached.
     pub(crate) const fn source(&self) -> &McpServerSource {
         &self.source
     }
 }
 
 impl McpServer {
-    /// How this server's questions reach a model.
+    /// Sets how this server's model requests are answered.
     pub(crate) fn models(&self, sampler: SamplingHandler) {
         self.desk.models(sampler);
     }
@@ -152,7 +152,7 @@ impl McpServer {
         }
     }
 
-    /// Tells what the server's process reached since it was asked last.
+    /// Reports the connections of the server's process since the last report.
     pub(crate) fn tell(&self, connections: &ConnectionCollector) {
         self.way.tell(connections);
     }
@@ -161,7 +161,7 @@ impl McpServer {
         &self.name
     }
 
-    /// The live session; starts the server when there is none, or it died.
+    /// The live session. Starts the server if there is none or it has died.
     pub(crate) async fn link(&self) -> Result<Arc<McpClientSession>, RunError> {
         let mut state = self.state.lock().await;
         if let Some(live) = &state.live {
@@ -194,7 +194,7 @@ impl McpServer {
         Ok(link)
     }
 
-    /// The server said that its tools changed: which of them are not what they were.
+    /// Lists the tools again after the server said that they changed, and notes those that differ.
     async fn look_again(&self, link: &McpClientSession, state: &mut State) -> Result<(), RunError> {
         let listed = tokio::time::timeout(START, requests::list_tools(&link.peer)).await;
         let tools = match listed {
@@ -217,7 +217,7 @@ impl McpServer {
         ))
     }
 
-    /// Nothing was changed behind what was described.
+    /// Checks that a tool is still as first described.
     pub(crate) async fn unchanged(&self, link: &McpClientSession, tool: &str) -> Result<(), RunError> {
         if link.changed.lock().await.contains(tool) {
             return Err(RunError::Unavailable(format!(
@@ -287,7 +287,7 @@ impl McpServer {
         })
     }
 
-    /// What keeps its program from starting, as far as it is seen from outside.
+    /// The reason why the server's program can't start, as far as it can be seen without starting it.
     pub(crate) fn fault(&self) -> Option<String> {
         let McpServerSource::Program { spec, .. } = &self.source else {
             return None;
@@ -299,7 +299,7 @@ impl McpServer {
         Some(format!("the MCP server `{}` can't start{why}", self.name))
     }
 
-    /// It runs, and says nothing that the protocol knows.
+    /// The error for a server that runs but does not answer the protocol in time.
     fn too_late(&self, service: &SandboxedService) -> RunError {
         let words = last_lines(&service.stderr_tail());
         let said = if words.is_empty() {
@@ -315,7 +315,7 @@ impl McpServer {
         ))
     }
 
-    /// What a program that fetches its server when it starts may lack here.
+    /// A hint about missing permissions, for a program that downloads its server at start.
     fn hint(&self) -> String {
         match &self.source {
             McpServerSource::Program { spec, .. } => starter_hint(spec).unwrap_or_default(),
@@ -328,7 +328,7 @@ impl McpServer {
         error: &ClientInitializeError,
         service: Option<&SandboxedService>,
     ) -> RunError {
-        // The transport's own words carry type names.
+        // The transport's own error text contains type names.
         let words = match error {
             ClientInitializeError::TransportError { error, .. } => error.error.to_string(),
             other => other.to_string(),
@@ -341,7 +341,7 @@ impl McpServer {
         ))
     }
 
-    /// One call of a tool. When this future is dropped, the server is told that the call is cancelled.
+    /// Calls a tool once. If this future is dropped, the call is cancelled at the server.
     pub(super) async fn call(
         &self,
         link: &Arc<McpClientSession>,
@@ -378,7 +378,7 @@ impl McpServer {
             ))),
             Ok(Err(RequestError::Service(ServiceError::McpError(error)))) => {
                 let said = cut(&error.message, 4 << 10).0;
-                // Some libraries write the code into the words already.
+                // Some libraries put the error code into the text already.
                 let text = match said.strip_prefix("MCP error ") {
                     Some(_) => said.to_owned(),
                     None => format!("MCP error {}: {said}", error.code.0),
@@ -407,7 +407,7 @@ impl McpServer {
         }
     }
 
-    /// One `tools/call` for nobody's session, within this time. Returns the raw result.
+    /// Calls a tool once, for no session, within this time. Returns the raw result.
     pub(crate) async fn asked(
         &self,
         link: &Arc<McpClientSession>,
@@ -431,8 +431,8 @@ impl McpServer {
         Err(format!("the MCP server `{}`, `{tool}`: {why}", self.name))
     }
 
-    /// After a timeout: a server that doesn't even answer a ping is ended with all its processes, so that what it began
-    /// doesn't go on behind our back. One that answers serves its other calls on. The next call starts it again.
+    /// After a timeout: pings the server. If it does not answer, it is ended with all its processes, so that the abandoned call
+    /// can't go on unseen. If it answers, its other calls continue. The next call starts an ended server again.
     async fn look_after(&self, link: Arc<McpClientSession>) {
         let mut watch = self.watch.lock().await;
         while watch.try_join_next().is_some() {}
@@ -452,7 +452,7 @@ impl McpServer {
         });
     }
 
-    /// Ends the session, and the process with it.
+    /// Ends the session and its process.
     pub(crate) async fn close(&self) {
         let Some(live) = self.state.lock().await.live.take() else {
             return;
@@ -465,7 +465,7 @@ impl McpServer {
 }
 
 impl State {
-    /// The tools that are gone or not as they were told first; what is new is pinned from here on.
+    /// The tools that are gone or differ from their first description. New tools are recorded as first described now.
     fn compare(&mut self, tools: &[ServedTool]) -> BTreeSet<String> {
         let now = |name: &str| tools.iter().find(|tool| tool.name == name);
         let changed = self
@@ -474,7 +474,7 @@ impl State {
             .filter(|(name, tool)| now(name) != Some(*tool))
             .map(|(name, _)| name.clone())
             .collect();
-        // What is listed besides tools changes as a matter of course.
+        // Lists of resources and prompts may change at any time.
         for tool in tools.iter().filter(|tool| tool.by == ServedBy::Call) {
             self.pinned
                 .entry(tool.name.clone())
@@ -483,7 +483,7 @@ impl State {
         changed
     }
 
-    /// Bounded restarts: a server that dies at once is not started for ever.
+    /// Limits restarts: a server that dies at once is not restarted forever.
     fn admit_start(&mut self, name: &str) -> Result<(), RunError> {
         let now = Instant::now();
         while self
@@ -505,7 +505,7 @@ impl State {
 }
 
 impl McpClientSession {
-    /// The server has a tool of this name.
+    /// Whether the server has a tool with this name.
     pub(crate) fn offers(&self, tool: &str) -> bool {
         self.tools.iter().any(|one| one.name == tool)
     }
@@ -519,7 +519,7 @@ impl McpClientSession {
     }
 }
 
-/// One `tools/call`, raw. The server is told when this future is dropped.
+/// Calls a tool once, raw. If this future is dropped, the call is cancelled at the server.
 async fn call_raw(peer: &Peer<RoleClient>, params: CallToolRequestParams) -> Result<Value, RequestError> {
     let raw = match peer.call_tool_once(params).await? {
         CallToolResponse::Complete(result) => raw_call(result),
@@ -531,8 +531,8 @@ async fn call_raw(peer: &Peer<RoleClient>, params: CallToolRequestParams) -> Res
     Ok(raw)
 }
 
-/// How much text of a result is kept: `max_output_bytes` where the sandbox sets it, else [`MAX_RESULT_BYTES`]. A process's output
-/// is bounded more tightly by default, because it ends the process; a result only has to be stored.
+/// How many bytes of a result's text are kept: `max_output_bytes` if the sandbox sets it, else [`MAX_RESULT_BYTES`]. The default
+/// for the output of processes is smaller, because exceeding it ends the process; a result only has to be stored.
 fn kept_bytes(plan: &Plan) -> usize {
     let set = plan.limits().max_output_bytes;
     if set == clawk_plan::Limits::default().max_output_bytes {

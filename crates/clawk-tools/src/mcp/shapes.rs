@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::tests::{Bench, tools};
 use crate::testing::{Ran, open_plan, runner, text};
 
-/// Tools of a server that answers each request by these words.
+/// A server that gives these answers, and its tools.
 fn shaped(shapes: Value, config: &str) -> Bench {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("shapes.json");

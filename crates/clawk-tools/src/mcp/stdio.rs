@@ -1,5 +1,5 @@
-//! A server on its standard streams: one message a line, of at most so many bytes. A line that is too long or can't be read
-//! answers its own request at once.
+//! The standard streams of a server: one message per line, with a maximum length. If a line is too long or can't be parsed, its
+//! request gets an error at once.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 
 use super::inbound::PendingRequests;
 
-/// Bytes that are kept of a line that is too long: of its beginning and of its end.
+/// How many bytes are kept of the beginning and of the end of a line that is too long.
 const HEAD_BYTES: usize = 64 << 10;
 const TAIL_BYTES: usize = 256;
 
@@ -22,13 +22,13 @@ pub(super) struct LineTransport<R, W> {
     reader: BufReader<R>,
     writer: Arc<Mutex<Option<W>>>,
     pending: PendingRequests,
-    /// Longest line, bytes.
+    /// The maximum length of a line, in bytes.
     limit: usize,
-    /// What was read of the present line; its beginning alone once the line is too long.
+    /// The current line so far; only its beginning if the line is too long.
     line: Vec<u8>,
     /// The last bytes of a line that is too long.
     tail: Option<VecDeque<u8>>,
-    /// Read, and not handed on yet.
+    /// Messages that were parsed but not passed on yet.
     ready: VecDeque<ServerJsonRpcMessage>,
 }
 
@@ -45,7 +45,7 @@ impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin + 'static> LineTr
         }
     }
 
-    /// Takes a piece of the stream into the present line.
+    /// Adds a piece of the stream to the current line.
     fn take(&mut self, piece: &[u8]) {
         if let Some(tail) = &mut self.tail {
             let from = piece.len().saturating_sub(TAIL_BYTES);
@@ -113,7 +113,7 @@ where
         }
     }
 
-    /// Cancel-safe: what was taken from the stream stays in `self`.
+    /// Receives a message. Cancel-safe: bytes read from the stream stay in `self`.
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
         loop {
             if let Some(message) = self.ready.pop_front() {

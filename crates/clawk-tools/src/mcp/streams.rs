@@ -1,4 +1,4 @@
-//! Tests: what a server sends on its own event stream, and an answer whose stream breaks before its end.
+//! Tests: messages on a server's own event stream, and an answer whose stream breaks.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,7 +14,7 @@ use crate::builtin::{AskUserHandler, UserAnswer};
 use crate::testing::{Ran, host, manifest, open_plan, text};
 use crate::{Runner, ToolHost};
 
-/// What the server saw, and the answer of the client to its question.
+/// What the server received, including the client's answer to its question.
 #[derive(Default)]
 struct ServerObservations {
     requests: Mutex<Vec<String>>,
@@ -99,7 +99,7 @@ async fn serve(mut stream: TcpStream, seen: Arc<ServerObservations>) {
                 seen.add("listens");
                 let question = json!({"jsonrpc": "2.0", "id": "q1", "method": "elicitation/create", "params": {
                     "message": "Which?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}});
-                // The question comes once the call runs.
+                // The server sends its question after the call has started.
                 let _ = stream.write_all(SSE.as_bytes()).await;
                 while !seen.has("asks") {
                     tokio::time::sleep(std::time::Duration::from_millis(10)).await;
@@ -118,7 +118,7 @@ async fn serve(mut stream: TcpStream, seen: Arc<ServerObservations>) {
                 "serverInfo": {"name": "h", "version": "1"}})),
             Some("tools/list") => json_answer(&id, &json!({"tools": [{"name": "breaks"}, {"name": "asks"}, {"name": "page"}, {"name": "refused"}]})),
             Some("tools/call") => match body.pointer("/params/name").and_then(Value::as_str) {
-                // The stream ends before the answer; where it goes on is said.
+                // The stream ends before the answer, with the position at which to continue.
                 Some("breaks") => format!("{SSE}id: e-{id}-1\nretry: 10\ndata: \n\n"),
                 Some("page") => "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 24\r\nConnection: close\r\n\r\n<html>Please log in</html".to_owned(),
                 Some("refused") => "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nContent-Length: 24\r\nConnection: close\r\n\r\n{\"detail\": \"quota gone\"}".to_owned(),

@@ -1,18 +1,18 @@
-//! Names under which a server's tools are taken over for a declared tool that names none of them.
+//! Names for a server's tools, if a declared tool takes over all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest as _, Sha256};
 
-/// Longest name of a tool, bytes (R8).
+/// The maximum length of a tool name, in bytes (R8).
 const MAX_NAME_BYTES: usize = 63;
-/// Hexadecimal digits of the digest in a name that is cut.
+/// How many hexadecimal digits of the digest are in a shortened name.
 const DIGEST_DIGITS: usize = 8;
-/// Tools of one server; more are not taken over.
+/// The maximum number of tools that are taken over from one server.
 const MAX_TAKEN: usize = 256;
 
-/// The name in the agent of each of the server's tools. Where several tools would have one name, each whose own name has other
-/// characters gets a digest of it, whatever their order. Tools above [`MAX_TAKEN`] are left out.
+/// The agent's name for each of the server's tools. If several tools would get the same name, each tool whose own name has other
+/// characters gets a digest of it, independent of their order. Tools above [`MAX_TAKEN`] are dropped.
 pub(crate) fn names(declared: &str, served: &[String]) -> BTreeMap<String, String> {
     if served.len() > MAX_TAKEN {
         tracing::warn!(
@@ -42,7 +42,7 @@ pub(crate) fn names(declared: &str, served: &[String]) -> BTreeMap<String, Strin
     all
 }
 
-/// `DECLARED-TOOL` in the letters, digits and hyphens that a name may have; a long one is cut and ends with a digest.
+/// `DECLARED-TOOL` with only letters, digits and hyphens. A name that is too long is cut and ends with a digest.
 fn name(declared: &str, tool: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     let whole: String = format!("{declared}-{tool}").chars().map(plain).collect();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a server calls its tools: each has a valid name of its own.
+        /// Every tool gets a valid and unique name, whatever the server calls it.
         #[test]
         fn every_name_is_valid(served in proptest::collection::btree_set("\\PC{0,90}", 0..12)) {
             let served: Vec<String> = served.into_iter().collect();

@@ -1,4 +1,4 @@
-//! A server's output at a bearable rate: a flood waits in its own pipe, not in our memory.
+//! Limits the rate at which a server's output is read. A flood waits in the pipe, not in the agent's memory.
 
 use std::io;
 use std::pin::Pin;
@@ -8,14 +8,14 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// One window of counting.
+/// The length of one counting window.
 const WINDOW: Duration = Duration::from_millis(250);
-/// Bytes taken in a window: 16 MiB a second.
+/// The maximum number of bytes per window: 16 MiB per second.
 const MAX_BYTES: usize = 4 << 20;
-/// Messages taken in a window: 2,000 a second.
+/// The maximum number of messages per window: 2,000 per second.
 const MAX_LINES: usize = 500;
 
-/// Reads at most so much in a window.
+/// A reader that returns at most this much per window.
 #[derive(Debug)]
 pub(super) struct ThrottledReader<R> {
     reader: R,

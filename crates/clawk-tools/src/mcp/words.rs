@@ -1,5 +1,5 @@
-//! What is said of a server that ended or did not start: its last words, bounded and with nothing hidden in them, and what a program
-//! that fetches its server may lack.
+//! Error details for a server that ended or did not start: its last output, shortened and with hidden characters made visible, and
+//! hints for a program that downloads its server.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use clawk_sandbox::{SandboxedService, Spec};
 
 use crate::call::cut;
 
-/// Lines and bytes of a server's last words.
+/// How many lines and bytes of a server's last output are reported.
 const LAST_LINES: usize = 6;
 const LAST_BYTES: usize = 1_200;
-/// Programs that fetch a server from a registry when they start it.
+/// Programs that download a server from a registry when they start it.
 const STARTERS: [&str; 8] = ["npx", "npm", "bunx", "pnpm", "uvx", "uv", "pipx", "deno"];
 
-/// How a process ended and the last line it wrote to standard error, for an error's text.
+/// How a process ended, and its last lines on standard error, for an error's text.
 pub(super) async fn last_words(service: Option<&SandboxedService>) -> String {
     let Some(service) = service else {
         return String::new();
     };
-    // The end arrives a moment after the closed stream that made it known.
+    // The exit status arrives shortly after the stream is closed.
     let end = tokio::time::timeout(Duration::from_millis(500), service.wait()).await;
-    // silent-ok: it lives on, then
+    // silent-ok: then the process is still running
     let mut text = match end.ok().flatten() {
         Some(end) => match (end.limit, end.exit_code, end.signal) {
             (Some(limit), _, _) => format!("; it was {limit}"),
@@ -39,7 +39,7 @@ pub(super) async fn last_words(service: Option<&SandboxedService>) -> String {
     text
 }
 
-/// The last lines of a text, at most [`LAST_LINES`] and [`LAST_BYTES`], in one line that nothing is hidden in.
+/// The last lines of a text, at most [`LAST_LINES`] and [`LAST_BYTES`], joined to one line, with hidden characters made visible.
 pub(super) fn last_lines(text: &str) -> String {
     let lines = text.lines().rev().map(without_escapes);
     let lines = lines.filter(|line| !line.trim().is_empty()).take(LAST_LINES);
@@ -57,7 +57,7 @@ pub(super) fn last_lines(text: &str) -> String {
     kept.join(" | ")
 }
 
-/// The program is not on this machine. Nothing is said of a container's or a machine's own files.
+/// Reports that the program is not on this machine. Not checked for files inside a container or a virtual machine.
 pub(super) fn absent_program(spec: &Spec) -> Option<String> {
     let of_host = matches!(spec.plan.level(), Level::None | Level::Process);
     let path = Path::new(&spec.program);
@@ -65,7 +65,7 @@ pub(super) fn absent_program(spec: &Spec) -> Option<String> {
         .then(|| format!(": there is no file `{}`", spec.program))
 }
 
-/// What such a program needs: the way to its registry, and a folder for what it fetches.
+/// What a downloading program needs: network access to its registry, and a folder for its files.
 pub(super) fn starter_hint(spec: &Spec) -> Option<String> {
     let name = spec.program.rsplit('/').next().unwrap_or_default();
     if !STARTERS.contains(&name) {
@@ -83,7 +83,7 @@ pub(super) fn starter_hint(spec: &Spec) -> Option<String> {
     ))
 }
 
-/// A line without a terminal's escape sequences: colours say nothing here.
+/// Removes a terminal's escape sequences from a line.
 fn without_escapes(line: &str) -> String {
     let mut out = String::with_capacity(line.len());
     let mut rest = line.chars().peekable();

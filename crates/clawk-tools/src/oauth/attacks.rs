@@ -1,5 +1,5 @@
-//! Tests: what an authorization server or an MCP server may try during a login, on loopback. What must not leave does not: the other
-//! host hears nothing.
+//! Tests: attacks of an authorization server or an MCP server during a login, on loopback. The tests check that no secret is sent:
+//! the other host receives nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::wire::OAuthClient;
 use super::{LoginMethod, LoginRequest, login};
 
-/// Answers by path; the rest is 404. Every request line and body is kept.
+/// A server that answers by path; everything else is 404. It keeps every request line and body.
 #[derive(Clone, Default)]
 struct AttackSite {
     answers: Arc<Mutex<BTreeMap<String, String>>>,
@@ -83,7 +83,7 @@ impl AttackSite {
     }
 }
 
-/// An MCP server with its own authorization server; `change` is what the attacker writes into its metadata.
+/// An MCP server with its own authorization server. `change` is what the attacker writes into its metadata.
 async fn honest(change: &Value) -> (AttackSite, String) {
     let (site, base) = AttackSite::start().await;
     site.answer(
@@ -129,7 +129,7 @@ fn asked(base: &str, way: LoginMethod, also_hosts: Vec<String>) -> LoginRequest 
     }
 }
 
-/// A login whose browser comes back with these parameters beside `state`.
+/// A login whose browser returns these parameters in addition to `state`.
 async fn log_in(asked: &LoginRequest, comes_back: &str) -> Result<(), String> {
     let private: Vec<HostPattern> = vec!["127.0.0.1".to_owned().try_into().expect("a pattern")];
     let web = OAuthClient::new(&private, &EnvironmentSource::fixed::<&str, &str>([])).expect("a client");

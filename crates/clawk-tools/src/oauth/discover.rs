@@ -1,5 +1,5 @@
-//! Where a server's tokens come from: its protected-resource metadata (RFC 9728), then the authorization server's (RFC 8414,
-//! OpenID Connect Discovery). What they say of each other must agree.
+//! Finds out where tokens for a server come from: first its protected-resource metadata (RFC 9728), then the authorization server's
+//! (RFC 8414, OpenID Connect Discovery). The two must agree.
 
 use clawk_egress::Url;
 use http::header::WWW_AUTHENTICATE;
@@ -10,34 +10,34 @@ use super::OAuthError;
 use super::site::IssuerSite;
 use super::wire::OAuthClient;
 
-/// A server, and who gives tokens for it.
+/// A server, and its authorization server.
 #[derive(Debug, Clone)]
 pub struct ProtectedResource {
-    /// What a token is asked for.
+    /// The resource for which a token is requested.
     pub resource: String,
-    /// The authorization server.
+    /// The authorization server's issuer URL.
     pub issuer: String,
-    /// What to ask for, where the server says it.
+    /// The scope to request, if the server names one.
     pub scope: Option<String>,
     pub(super) authorization_endpoint: Option<String>,
     pub(super) token_endpoint: String,
     pub(super) registration_endpoint: Option<String>,
     pub(super) device_endpoint: Option<String>,
-    /// How clients say who they are.
+    /// The supported methods of client authentication.
     pub(super) methods: Vec<String>,
-    /// The answer of the browser names the issuer.
+    /// Whether the browser's redirect names the issuer.
     pub(super) names_issuer: bool,
-    /// It can do PKCE with SHA-256.
+    /// Whether the server supports PKCE with SHA-256.
     pub(super) has_s256: bool,
-    /// A refresh token is asked for by this scope.
+    /// Whether the scope `offline_access` is needed for a refresh token.
     pub(super) offline: bool,
 }
 
-/// Looks where tokens for the MCP server at `server` come from. `None`: it wants none. Every endpoint belongs to the issuer's
-/// site, or to a host that a person `agreed` to.
+/// Finds out where tokens for the MCP server at `server` come from. `None`: it needs no token. Every endpoint must belong to the
+/// issuer's site, or to a host that a person `agreed` to.
 ///
 /// # Errors
-/// It or its authorization server can't be reached, or says what can't be followed.
+/// The server or its authorization server can't be reached, or its metadata is invalid.
 pub(super) async fn discover(
     web: &OAuthClient,
     server: &Url,
@@ -53,7 +53,7 @@ pub(super) async fn discover(
     let found = resource(web, server, challenge.metadata.as_deref()).await?;
     let (issuer, resource, listed) = match &found {
         Some(metadata) => of_resource(metadata, server)?,
-        // Servers of 2025-03-26 are their own authorization servers.
+        // Servers of revision 2025-03-26 are their own authorization servers.
         None => (server.origin().ascii_serialization(), canonical(server), None),
     };
     let metadata = authorization(web, &issuer, found.is_some()).await?;
@@ -90,7 +90,7 @@ pub(super) async fn discover(
 
 impl ProtectedResource {
     /// # Errors
-    /// An endpoint is elsewhere.
+    /// An endpoint is outside the issuer's site.
     pub(super) fn check_site(&self, agreed: &[String]) -> Result<(), OAuthError> {
         let site = IssuerSite {
             issuer: &self.issuer,
@@ -111,7 +111,7 @@ impl ProtectedResource {
     }
 }
 
-/// What a 401 says (RFC 6750, RFC 9728).
+/// The content of a 401's `WWW-Authenticate` header (RFC 6750, RFC 9728).
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct BearerChallenge {
     pub(super) metadata: Option<String>,
@@ -138,7 +138,7 @@ impl BearerChallenge {
     }
 }
 
-/// `name="value", name=value`; a quoted value may hold commas.
+/// Parses `name="value", name=value`. A quoted value may contain commas.
 fn parameters(mut text: &str) -> Vec<(String, String)> {
     let mut all = Vec::new();
     while let Some((name, rest)) = text.split_once('=') {
@@ -156,7 +156,7 @@ fn parameters(mut text: &str) -> Vec<(String, String)> {
     all
 }
 
-/// A server's address without what is no part of it.
+/// The server's URL in canonical form, without parts that do not identify it.
 pub(super) fn canonical(server: &Url) -> String {
     let mut url = server.clone();
     url.set_fragment(None);
@@ -167,12 +167,12 @@ pub(super) fn canonical(server: &Url) -> String {
     }
 }
 
-/// The server's metadata: where it says, else at the well-known places.
+/// The server's metadata: from the URL in its 401, else from the well-known URLs.
 async fn resource(web: &OAuthClient, server: &Url, told: Option<&str>) -> Result<Option<Value>, OAuthError> {
     const PATH: &str = "/.well-known/oauth-protected-resource";
     if let Some(told) = told {
         let url = web.safe(told)?;
-        // A server that names another's metadata could have tokens made for that one.
+        // If a server could name another server's metadata, it could get tokens for that server.
         if url.origin() != server.origin() {
             return Err(OAuthError::Protocol(format!(
                 "`{told}` is not at the server's origin"
@@ -230,7 +230,7 @@ fn of_resource(metadata: &Value, server: &Url) -> Result<(String, String, Option
     ))
 }
 
-/// The authorization server's metadata, which must be its own.
+/// The authorization server's metadata. Its issuer must match.
 async fn authorization(web: &OAuthClient, issuer: &str, named: bool) -> Result<Value, OAuthError> {
     let base = web.safe(issuer)?;
     let path = base.path().trim_end_matches('/').to_owned();

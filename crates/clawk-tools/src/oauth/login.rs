@@ -1,4 +1,4 @@
-//! A person agrees: in a browser, which comes back to a port of this machine (PKCE), or with a code on another device (RFC 8628).
+//! The login by a person: in a browser, which returns to a local port (PKCE), or with a code on another device (RFC 8628).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,45 +20,45 @@ use super::wire::{OAuthClient, OAuthResponse, TokenGrant, granted, reason};
 
 /// How long a person may take.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How long the browser's one request may take.
+/// How long the browser's request may take.
 const BROWSER: Duration = Duration::from_secs(10);
-/// Bytes of the browser's request.
+/// The maximum size of the browser's request, in bytes.
 const MAX_REQUEST: usize = 16 << 10;
-/// The path that the browser comes back to.
+/// The path to which the browser is redirected.
 const BACK: &str = "/callback";
-/// Waits between questions whether somebody has agreed.
+/// The pause between two polls in a login with a code, in seconds.
 const POLL_S: u64 = 5;
 
-/// How a person agrees.
+/// How a person logs in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoginMethod {
     /// In a browser on this machine.
     Browser,
-    /// With a code, on any device.
+    /// With a code on any device.
     Device,
 }
 
-/// What is asked for.
+/// The parameters of a login.
 #[derive(Debug, Clone)]
 pub struct LoginRequest {
-    /// The MCP server.
+    /// The MCP server's URL.
     pub server: Url,
-    /// How.
+    /// The login method.
     pub way: LoginMethod,
-    /// What to ask for; none: what the server says.
+    /// The scope to request; `None`: the scope that the server names.
     pub scope: Option<String>,
-    /// By which this program is known already; none: it registers.
+    /// The client id, if this program is registered already; `None`: it registers itself.
     pub client_id: Option<String>,
-    /// The secret that goes with it.
+    /// The client secret that belongs to the client id.
     pub client_secret: Option<String>,
-    /// Hosts outside of the authorization server's site that a person agreed to.
+    /// Hosts outside the authorization server's site that a person agreed to.
     pub also_hosts: Vec<String>,
 }
 
-/// Has somebody agree. `tell` is given what they must read: an address, and a code.
+/// Lets a person log in. `tell` gets what they must read: a URL, or a URL and a code.
 ///
 /// # Errors
-/// The server wants no token; nobody agreed; or something can't be followed.
+/// The server needs no token; nobody agreed in time; or an answer is invalid.
 pub async fn login(
     web: &OAuthClient,
     asked: &LoginRequest,
@@ -84,12 +84,12 @@ pub async fn login(
     };
     let mut entry = granted.entry(client, &place.resource, None, &**clock);
     entry.scope = entry.scope.or(scope);
-    // What a server is asked by is its own address: tokens are looked up by it.
+    // The entry is stored under the server's own URL, because tokens are looked up by it.
     asked.server.as_str().clone_into(&mut entry.resource);
     Ok(entry)
 }
 
-/// By which this program is known: as configured, else it registers (RFC 7591).
+/// The client's registration: as configured, or by registering now (RFC 7591).
 async fn registration(
     web: &OAuthClient,
     place: &ProtectedResource,
@@ -127,7 +127,7 @@ async fn registration(
     };
     let mut wanted = json!({
         "client_name": "clawk",
-        // Without it, servers of OpenID Connect take a web site and refuse the redirect to loopback.
+        // Without this, OpenID Connect servers assume a web site and refuse a redirect to loopback.
         "application_type": "native",
         "token_endpoint_auth_method": method,
         "grant_types": ["authorization_code", "refresh_token"],
@@ -223,7 +223,7 @@ async fn browser(
     Ok((web.token(&client, &form).await?, client))
 }
 
-/// The code that the browser brings. Other requests to the port are answered and count for nothing.
+/// Waits for the code from the browser. Other requests to the port are answered and ignored.
 async fn comes_back(
     listener: &TcpListener,
     state: &str,
@@ -253,20 +253,20 @@ async fn comes_back(
                 "HTTP/1.1 {status}\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{words}",
                 words.len()
             );
-            // silent-ok: the code counts, not whether the browser shows a page
+            // silent-ok: only the code matters, not whether the browser shows a page
             let _shown = stream.write_all(answer.as_bytes()).await;
             let _flushed = stream.shutdown().await; // silent-ok: as above
             found
         };
-        // silent-ok: a request that takes so long is not the browser's
+        // silent-ok: a request that takes so long does not come from the browser
         if let Ok(Some(found)) = tokio::time::timeout(BROWSER, serving).await {
             return found;
         }
     }
 }
 
-/// What a request brings: `None` where it is not the one that is waited for. A foreign `state` is not: somebody else's page may
-/// have sent it.
+/// Parses the browser's request. `None` if it is not the expected one. A request with another `state` is ignored, because another
+/// web page may have sent it.
 fn returned(request: &str, state: &str, place: &ProtectedResource) -> Option<Result<String, OAuthError>> {
     let target = request.strip_prefix("GET ")?.split(' ').next()?;
     let url = Url::parse(&format!("http://127.0.0.1{target}")).ok()?; // silent-ok: then it is not the browser's

@@ -1,5 +1,5 @@
-//! OAuth 2.1 as a client (the MCP authorization specification): a person agrees once in a browser or with a code, the tokens are
-//! kept sealed in the state directory, and are renewed when they run out. A server is told a token only if it was made for it.
+//! OAuth 2.1 client (MCP authorization specification). A person agrees once, in a browser or with a code. The tokens are stored
+//! encrypted in the state directory, and are renewed when they expire. A token is sent only to the server for which it was issued.
 
 #[cfg(test)]
 mod attacks;
@@ -21,47 +21,47 @@ pub use login::{LoginMethod, LoginRequest, login};
 pub use store::{Store, TokenRecord};
 pub use wire::OAuthClient;
 
-/// A token is renewed so long before its end, seconds.
+/// How long before its expiry a token is renewed, in seconds.
 const EARLY_S: i64 = 30;
 
-/// Why there is no token.
+/// The reason why there is no token.
 #[derive(Debug, thiserror::Error)]
 pub enum OAuthError {
-    /// The server or its authorization server said something that can't be followed.
+    /// The server or its authorization server sent something invalid.
     #[error("{0}")]
     Protocol(String),
     /// A request failed.
     #[error("{place}: {cause}")]
     Wire {
-        /// What was asked for.
+        /// The URL of the request.
         place: String,
-        /// Why.
+        /// The cause of the failure.
         cause: clawk_egress::EgressError,
     },
     /// The authorization server refused.
     #[error("the authorization server refused: {0}")]
     Refused(String),
-    /// What is kept can't be read or written.
+    /// The stored tokens can't be read or written.
     #[error("can't use the stored tokens: {0}")]
     Kept(String),
-    /// Nobody agreed in time.
+    /// Nobody agreed within this many seconds.
     #[error("the login was not finished within {0} s; start it again")]
     Late(u64),
 }
 
-/// The token for one server: as it is kept, renewed where it has run out.
+/// The token for one server. It is read from the store, and renewed if it has expired.
 #[derive(Debug)]
 pub struct Tokens {
     store: Store,
     web: OAuthClient,
     clock: Arc<dyn Clock>,
     resource: String,
-    /// One renewal at a time: a refresh token may hold once only.
+    /// Only one renewal at a time, because a refresh token may be valid only once.
     renewing: Mutex<()>,
 }
 
 impl Tokens {
-    /// For the server at `resource`.
+    /// The tokens for the server at `resource`.
     #[must_use]
     pub fn new(store: Store, web: OAuthClient, clock: Arc<dyn Clock>, resource: &str) -> Self {
         Self {
@@ -73,10 +73,10 @@ impl Tokens {
         }
     }
 
-    /// The access token, if somebody agreed to one.
+    /// The access token; `None` if nobody has logged in.
     ///
     /// # Errors
-    /// What is kept can't be read, or it can't be renewed.
+    /// The stored token can't be read, or can't be renewed.
     pub async fn bearer(&self) -> Result<Option<String>, OAuthError> {
         let Some(entry) = self.store.read(&self.resource)? else {
             return Ok(None);
@@ -89,13 +89,13 @@ impl Tokens {
         self.renewed(&entry.access_token).await
     }
 
-    /// Another access token than `old`, which the server refused or which has run out; none where it can't be renewed.
+    /// Replaces the access token `old`, which the server refused or which has expired. `None` if it can't be renewed.
     ///
     /// # Errors
-    /// The authorization server can't be reached, or refuses: somebody must agree anew.
+    /// The authorization server can't be reached, or refuses: a person must log in again.
     pub async fn renewed(&self, old: &str) -> Result<Option<String>, OAuthError> {
         let _alone = self.renewing.lock().await;
-        // Somebody else may have renewed it, or logged in anew, meanwhile.
+        // Another process may have renewed it or logged in again in the meantime.
         let Some(entry) = self.store.read(&self.resource)? else {
             return Ok(None);
         };

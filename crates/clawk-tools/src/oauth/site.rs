@@ -1,23 +1,24 @@
-//! Which addresses belong to an authorization server: a login page of one server and a token endpoint of another is the
-//! mix-up attack, in which the code of the honest server goes to the other one (RFC 9700 §4.4).
+//! Checks which URLs belong to an authorization server. Combining the login page of one server with the token endpoint of another
+//! is the mix-up attack, which sends the honest server's code to the attacker (RFC 9700 §4.4).
 
 use clawk_egress::Url;
 
 use super::OAuthError;
 
-/// An issuer, and the hosts elsewhere that a person agreed to.
+/// An issuer, and the foreign hosts that a person agreed to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IssuerSite<'a> {
     pub(super) issuer: &'a str,
-    /// `HOST`, or `HOST:PORT` where the port is not 443.
+    /// `HOST`, or `HOST:PORT` if the port is not 443.
     pub(super) agreed: &'a [String],
 }
 
 impl IssuerSite<'_> {
-    /// Checks that an endpoint is the issuer's: at its host and port or below its host, or at a host that a person agreed to.
+    /// Checks that an endpoint belongs to the issuer: it has the issuer's host and port, is on a subdomain, or is on a host that a
+    /// person agreed to.
     ///
     /// # Errors
-    /// It is elsewhere; names both hosts.
+    /// It is on another host; the message names both hosts.
     pub(super) fn check(self, what: &str, endpoint: &str) -> Result<(), OAuthError> {
         let bad = |text: &str| {
             OAuthError::Protocol(format!(
@@ -39,7 +40,7 @@ impl IssuerSite<'_> {
     }
 }
 
-/// Host, and port where it is not the usual one.
+/// The host, with the port if it is not the default.
 fn place(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     match url.port() {

@@ -1,5 +1,5 @@
-//! Tokens at rest: one sealed file per server in the state directory (ChaCha20-Poly1305), under a key of its own beside the key
-//! that signs the journal. Who can read that key can read the tokens; who gets the files alone can't.
+//! Stored tokens: one encrypted file per server in the state directory (ChaCha20-Poly1305). The key is a separate file beside the
+//! key that signs the journal. Whoever can read that key can read the tokens; the token files alone are not enough.
 
 use std::fs;
 use std::io::Write as _;
@@ -14,25 +14,25 @@ use sha2::{Digest as _, Sha256};
 use super::OAuthError;
 
 const KEY_BYTES: usize = 32;
-/// Bytes of a sealed file.
+/// The maximum size of an encrypted file, in bytes.
 const MAX_BYTES: u64 = 256 << 10;
 
-/// By which this program is known to an authorization server.
+/// The registration of this program at an authorization server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClientRegistration {
-    /// The authorization server.
+    /// The authorization server's issuer URL.
     pub(crate) issuer: String,
-    /// What tokens are asked for.
+    /// The resource for which tokens are requested.
     pub(crate) resource: String,
-    /// Where tokens are.
+    /// The URL of the token endpoint.
     pub(crate) token_endpoint: String,
     pub(crate) id: String,
     pub(crate) secret: Option<OAuthClientSecret>,
-    /// The secret goes into the form, not into a header.
+    /// Whether the client secret is sent in the form instead of a header.
     pub(crate) in_form: bool,
 }
 
-/// A text that no debug output shows.
+/// A text that debug output never shows.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct OAuthClientSecret(pub(crate) String);
@@ -43,28 +43,28 @@ impl std::fmt::Debug for OAuthClientSecret {
     }
 }
 
-/// What is kept of one agreement.
+/// The stored result of one login.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenRecord {
-    /// The server.
+    /// The MCP server's URL.
     pub resource: String,
     pub(crate) client: ClientRegistration,
     pub(crate) access_token: String,
     pub(crate) refresh_token: Option<String>,
-    /// When the access token is over, seconds since 1970; none: nobody said.
+    /// When the access token expires, in seconds since 1970; `None`: unknown.
     pub until_s: Option<i64>,
-    /// What was agreed to, as the authorization server says.
+    /// The granted scope, as the authorization server reports it.
     pub scope: Option<String>,
 }
 
 impl TokenRecord {
-    /// The authorization server.
+    /// The authorization server's issuer URL.
     #[must_use]
     pub fn issuer(&self) -> &str {
         &self.client.issuer
     }
 
-    /// It renews itself.
+    /// Whether the token can be renewed without a person.
     #[must_use]
     pub const fn is_renewable(&self) -> bool {
         self.refresh_token.is_some()
@@ -77,7 +77,7 @@ impl std::fmt::Debug for TokenRecord {
     }
 }
 
-/// The sealed files of a state directory.
+/// The encrypted token files of a state directory.
 #[derive(Debug, Clone)]
 pub struct Store {
     folder: PathBuf,
@@ -85,7 +85,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Below this state directory. Nothing is made yet.
+    /// The store below this state directory. Creates nothing yet.
     #[must_use]
     pub fn of_state(state: &Path) -> Self {
         Self {
@@ -102,10 +102,10 @@ impl Store {
         self.folder.join(format!("{digest}.sealed"))
     }
 
-    /// What is kept for a server.
+    /// Reads the tokens of a server.
     ///
     /// # Errors
-    /// It can't be read, or was not sealed here for this server.
+    /// The file can't be read, or was not encrypted here for this server.
     pub fn read(&self, resource: &str) -> Result<Option<TokenRecord>, OAuthError> {
         let file = self.file(resource);
         match fs::metadata(&file) {
@@ -128,10 +128,10 @@ impl Store {
         Ok(Some(entry))
     }
 
-    /// Keeps it, in the place of what was kept for that server.
+    /// Stores the tokens of a server, and replaces earlier ones.
     ///
     /// # Errors
-    /// It can't be written.
+    /// The file can't be written.
     pub fn write(&self, entry: &TokenRecord) -> Result<(), OAuthError> {
         private(&self.folder)?;
         let key = self.key(true)?.ok_or_else(|| kept("there is no key"))?;
@@ -144,10 +144,10 @@ impl Store {
         replace(&self.file(&entry.resource), &[&nonce[..], &text].concat())
     }
 
-    /// Forgets what is kept for a server. `false`: nothing was.
+    /// Deletes the tokens of a server. Returns false if there were none.
     ///
     /// # Errors
-    /// It can't be removed.
+    /// The file can't be removed.
     pub fn forget(&self, resource: &str) -> Result<bool, OAuthError> {
         match fs::remove_file(self.file(resource)) {
             Ok(()) => Ok(true),
@@ -175,7 +175,7 @@ impl Store {
         Ok(Some(LessSafeKey::new(key)))
     }
 
-    /// Two processes at once end with one key: whoever links it second takes the first one's.
+    /// Creates the key. If two processes do this at once, the second one uses the first one's key.
     fn make_key(&self) -> Result<Vec<u8>, OAuthError> {
         private(self.key.parent().unwrap_or(&self.key))?;
         let mut bytes = vec![0; KEY_BYTES];
@@ -200,7 +200,7 @@ fn kept(cause: impl ToString) -> OAuthError {
     OAuthError::Kept(cause.to_string())
 }
 
-/// Bytes that nobody can guess.
+/// Fills `bytes` with cryptographically secure random bytes.
 pub(super) fn random(bytes: &mut [u8]) -> Result<(), OAuthError> {
     SystemRandom::new()
         .fill(bytes)

@@ -1,5 +1,5 @@
-//! Requests to servers and authorization servers. Their addresses are told by others: each is judged by rules, and is https or a
-//! place of the own network that the operator opens.
+//! Requests to MCP servers and authorization servers. Their URLs come from third parties, so each is checked: it must be https, or
+//! an address of the private network that the operator opened.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -17,14 +17,14 @@ use super::store::{ClientRegistration, OAuthClientSecret, TokenRecord};
 const MAX_ANSWER_BYTES: u64 = 256 << 10;
 const ANSWER_MS: u64 = 15_000;
 
-/// Asks for metadata and tokens. Cheap to clone.
+/// Requests metadata and tokens. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct OAuthClient {
     client: EgressClient,
     rules: HostAllowList,
 }
 
-/// What an authorization server grants.
+/// A grant from an authorization server: tokens and their lifetime.
 #[derive(Deserialize)]
 pub(super) struct TokenGrant {
     access_token: String,
@@ -38,7 +38,7 @@ pub(super) struct TokenGrant {
 }
 
 impl TokenGrant {
-    /// As it is kept. A refresh token that is not replaced goes on.
+    /// Converts the grant to a stored record. If there is no new refresh token, the old one stays valid.
     pub(super) fn entry(
         self,
         client: ClientRegistration,
@@ -58,20 +58,20 @@ impl TokenGrant {
     }
 }
 
-/// An answer that is none of the errors of this crate.
+/// An HTTP answer that was received completely; its status may be an error.
 #[derive(Debug)]
 pub(super) struct OAuthResponse {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
-    /// `null` where it is not JSON.
+    /// The JSON body; `null` if it is not JSON.
     pub(super) body: Value,
 }
 
 impl OAuthClient {
-    /// `private`: places inside the own network that the operator opens.
+    /// Creates a client. `private`: addresses of the private network that the operator opened.
     ///
     /// # Errors
-    /// Root certificates are not usable.
+    /// The root certificates can't be used.
     pub fn new(private: &[HostPattern], env: &EnvironmentSource) -> Result<Self, EgressError> {
         let everywhere = "*".to_owned().try_into();
         let everywhere =
@@ -96,7 +96,7 @@ impl OAuthClient {
         })
     }
 
-    /// An address that may be sent secrets: https, or an opened place of the own network.
+    /// Parses a URL to which secrets may be sent: https, or an opened address of the private network.
     pub(super) fn safe(&self, text: &str) -> Result<Url, OAuthError> {
         let bad = |why: String| {
             OAuthError::Protocol(format!(
@@ -135,7 +135,7 @@ impl OAuthClient {
         } else {
             answer.beginning(256 << 10).await
         };
-        // silent-ok: whoever wants JSON sees that there is none
+        // silent-ok: callers that need JSON check for `null`
         let body = serde_json::from_slice(&body).unwrap_or_default();
         Ok(OAuthResponse {
             status,
@@ -164,7 +164,7 @@ impl OAuthClient {
         self.send(request).await
     }
 
-    /// A form to one of the authorization server's endpoints, by this client.
+    /// Posts a form to one of the authorization server's endpoints, with the client's authentication.
     pub(super) async fn post_form(
         &self,
         endpoint: &str,
@@ -204,7 +204,7 @@ impl OAuthClient {
         .await
     }
 
-    /// A request to the token endpoint.
+    /// Sends a request to the token endpoint.
     pub(super) async fn token(
         &self,
         client: &ClientRegistration,
@@ -215,7 +215,7 @@ impl OAuthClient {
     }
 }
 
-/// The grant in an answer of a token endpoint.
+/// Parses the grant in a token endpoint's answer.
 pub(super) fn granted(answer: &OAuthResponse) -> Result<TokenGrant, OAuthError> {
     if !answer.status.is_success() {
         return Err(OAuthError::Refused(reason(answer)));
@@ -228,7 +228,7 @@ pub(super) fn granted(answer: &OAuthResponse) -> Result<TokenGrant, OAuthError> 
     Ok(granted)
 }
 
-/// An error of the protocol in words: its code, and what is said of it.
+/// The text of a protocol error: its code and description.
 pub(super) fn reason(answer: &OAuthResponse) -> String {
     let text = |name: &str| answer.body.get(name).and_then(Value::as_str).unwrap_or_default();
     let words = format!("{} {}", text("error"), text("error_description"));
@@ -244,9 +244,9 @@ pub(super) fn reason(answer: &OAuthResponse) -> String {
     }
 }
 
-/// Texts in addresses and forms.
+/// Encoding of texts for URLs and forms.
 pub(super) mod url {
-    /// A text as one value of a form.
+    /// Encodes a text as one form value.
     pub(in crate::oauth) fn percent(text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         for byte in text.bytes() {
@@ -259,7 +259,7 @@ pub(super) mod url {
         out
     }
 
-    /// Pairs as a form.
+    /// Encodes pairs as a form.
     pub(in crate::oauth) fn form(pairs: &[(&str, &str)]) -> String {
         let pairs = pairs
             .iter()

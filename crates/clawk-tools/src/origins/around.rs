@@ -1,4 +1,4 @@
-//! The origins of text in files, around a call: looked at away from the async threads.
+//! Calls the provenance scans before and after a call, outside the async threads.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,10 +11,10 @@ use clawk_kernel::taint::lasts;
 use super::{FileProvenanceStore, SOMEWHERE, TrackedCall, TrackedWrite};
 use crate::runner::ExecutorBinding;
 
-/// Before a call runs. Nothing is looked at where nothing is known and nothing can become known.
+/// Scans before a call. Skipped if nothing is marked and nothing can become marked.
 ///
 /// # Errors
-/// It can't be kept that text of others goes into files, so the call must not run.
+/// The provenance of what the call writes can't be recorded, so the call must not run.
 pub(crate) async fn before(
     origins: Option<&Arc<FileProvenanceStore>>,
     binding: &Arc<ExecutorBinding>,
@@ -39,7 +39,7 @@ pub(crate) async fn before(
     }
 }
 
-/// After a call.
+/// Scans after a call.
 pub(crate) async fn after(
     origins: Option<&Arc<FileProvenanceStore>>,
     binding: &Arc<ExecutorBinding>,
@@ -56,11 +56,11 @@ pub(crate) async fn after(
         Ok(Err(error)) => error.to_string(),
         Err(error) => error.to_string(),
     };
-    // Its beginning is on record: until the next start, all that is changed there counts as the call's.
+    // The call's start is recorded: until the next start, all changes there count as the call's.
     tracing::warn!(%why, "what a call wrote can't be marked file by file with where it came from");
 }
 
-/// For the port.
+/// Implements the port's check of contents.
 pub(crate) async fn marked(
     origins: Option<&Arc<FileProvenanceStore>>,
     workdir: &Path,
@@ -72,11 +72,11 @@ pub(crate) async fn marked(
     let (origins, workdir) = (Arc::clone(origins), workdir.to_owned());
     let all = Arc::clone(&origins);
     let looked = tokio::task::spawn_blocking(move || origins.marked(contents, &workdir)).await;
-    // What can't be looked at counts as the worst.
+    // If the check fails, the content counts as having the worst origins.
     looked.unwrap_or_else(|_| TaintedFiles::from([(SOMEWHERE.to_owned(), all.record().known.all())]))
 }
 
-/// For the port.
+/// Implements the port's marking of contents.
 pub(crate) async fn mark(
     origins: Option<&Arc<FileProvenanceStore>>,
     content: Vec<u8>,

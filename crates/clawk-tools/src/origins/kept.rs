@@ -1,4 +1,4 @@
-//! The record: one line of JSON for each thing learnt, in the order in which it was learnt.
+//! The provenance record: one line of JSON for each fact, in order.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::undo::RecordedPath;
 
-/// The file.
+/// The record's file name.
 const FILE: &str = "marks.jsonl";
-/// Lines that say nothing new any more; with more of them, a start writes the record anew.
+/// How many outdated lines the record may have before a start rewrites it.
 const MAX_OLD_LINES: usize = 1000;
-/// Spans of time that are told apart.
+/// How many separate time spans are kept.
 const MAX_SPANS: usize = 256;
-/// Times of file systems are coarse, nanoseconds.
+/// The resolution of file system time stamps, in nanoseconds.
 const COARSE_NS: i64 = 1_000_000_000;
 
 /// Where a call may write.
@@ -35,11 +35,11 @@ impl WriteScope {
     }
 }
 
-/// One line.
+/// One line of the record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub(super) enum ProvenanceLine {
-    /// A call that may write there begins.
+    /// A call begins that may write there.
     Begun {
         call: String,
         #[serde(rename = "where")]
@@ -47,7 +47,7 @@ pub(super) enum ProvenanceLine {
         origins: BTreeSet<String>,
         since_ns: i64,
     },
-    /// It has ended, and what it left is told by the lines before.
+    /// The call has ended; the lines before this one record what it wrote.
     Ended { call: String },
     /// This content is made from these origins.
     Holds {
@@ -56,11 +56,12 @@ pub(super) enum ProvenanceLine {
         digest: String,
         size: u64,
         origins: BTreeSet<String>,
-        /// Fingerprints of what is not from before; none: it is known by its digest alone.
+        /// Fingerprints of the new wording; `None`: the content is known only by its digest.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         prints: Option<BTreeSet<u32>>,
     },
-    /// What was changed there at that time is: it could not be looked at file by file.
+    /// Every file under `place` that was changed in this interval counts as tainted, because the files could not be checked one by
+    /// one.
     Within {
         #[serde(rename = "where")]
         at: WriteScope,
@@ -68,26 +69,26 @@ pub(super) enum ProvenanceLine {
         since_ns: i64,
         until_ns: i64,
     },
-    /// A call made from these origins chose the name of this entry, its link's target or its attributes.
+    /// A call with these origins chose this entry's name, link target or attributes.
     Named {
         place: RecordedPath,
         origins: BTreeSet<String>,
     },
-    /// The file was written anew, whole, from text without such origins.
+    /// The file was completely rewritten from text without such origins.
     Clean { place: RecordedPath },
 }
 
-/// What a marked file was found to be.
+/// What is recorded about a marked file.
 #[derive(Debug, Clone, Default)]
 pub(super) struct MarkedFile {
     pub(super) digest: String,
     pub(super) size: u64,
     pub(super) origins: BTreeSet<String>,
-    /// None: it is no text.
+    /// Fingerprints of the wording; `None`: it is not text.
     pub(super) prints: Option<BTreeSet<u32>>,
 }
 
-/// Changes there within these times count.
+/// A time span in which all changes at a place count as tainted.
 #[derive(Debug, Clone)]
 struct Span {
     at: WriteScope,
@@ -106,7 +107,7 @@ impl Span {
     }
 }
 
-/// All that is known.
+/// All recorded facts.
 #[derive(Debug, Default)]
 pub(super) struct ProvenanceIndex {
     contents: HashMap<String, (u64, BTreeSet<String>)>,
@@ -183,7 +184,8 @@ impl ProvenanceIndex {
         }
     }
 
-    /// With too many spans, the oldest becomes one with the next of the same place, or else with the next, of the whole machine.
+    /// If there are too many spans, merges the oldest with the next span of the same place, or else with the next span, which then
+    /// covers the whole machine.
     fn join_spans(&mut self) {
         if self.spans.len() <= MAX_SPANS {
             return;
@@ -208,14 +210,14 @@ impl ProvenanceIndex {
         self.contents.is_empty() && self.names.is_empty() && self.spans.is_empty() && self.open.is_empty()
     }
 
-    /// By when a file was changed alone.
+    /// The origins of a file by its modification time alone.
     pub(super) fn by_time(&self, path: &Path, changed_ns: i64) -> BTreeSet<String> {
         let spans = self.spans.iter().chain(self.open.values());
         let holding = spans.filter(|span| span.holds(path, changed_ns));
         holding.flat_map(|span| span.origins.iter().cloned()).collect()
     }
 
-    /// Whether a content of this size could be known.
+    /// Whether a content of this size is recorded.
     pub(super) fn has_size(&self, size: u64) -> bool {
         self.sizes.contains(&size)
     }
@@ -241,7 +243,7 @@ impl ProvenanceIndex {
         self.places.get(path)
     }
 
-    /// Places whose paths end like this.
+    /// Marked files whose paths end like this.
     pub(super) fn ending<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a MarkedFile> {
         let named = self
             .places
@@ -250,7 +252,7 @@ impl ProvenanceIndex {
         named.map(|(_, held)| held)
     }
 
-    /// All origins of everything.
+    /// All recorded origins.
     pub(super) fn all(&self) -> BTreeSet<String> {
         let contents = self.contents.values().map(|(_, origins)| origins);
         let spans = self.spans.iter().chain(self.open.values());
@@ -262,7 +264,7 @@ impl ProvenanceIndex {
             .collect()
     }
 
-    /// Calls that an earlier run began and did not end: what was changed there until now may be theirs.
+    /// Calls that began in an earlier run and have no end: all changes there until now may be theirs.
     fn cut_off(&mut self, now_ns: i64) -> Vec<ProvenanceLine> {
         let open = std::mem::take(&mut self.open);
         let spans = open.into_values().map(|span| ProvenanceLine::Within {
@@ -310,7 +312,7 @@ impl ProvenanceIndex {
     }
 }
 
-/// The file, and what it says.
+/// The record's file and its content.
 #[derive(Debug)]
 pub(super) struct ProvenanceLog {
     folder: PathBuf,
@@ -319,7 +321,7 @@ pub(super) struct ProvenanceLog {
 }
 
 impl ProvenanceLog {
-    /// Reads the record. The folder is made when something is written.
+    /// Reads the record. The folder is created at the first write.
     pub(super) fn open(folder: PathBuf, now_ns: i64) -> io::Result<Self> {
         let path = folder.join(FILE);
         let mut known = ProvenanceIndex::default();
@@ -333,7 +335,7 @@ impl ProvenanceLog {
                     if line.is_empty() {
                         continue;
                     }
-                    // The last one may have been cut off: nothing that it tells of had begun.
+                    // A crash may have cut the last line: what it announces had not begun.
                     if let Ok(line) = serde_json::from_slice(&line) {
                         known.take(line);
                         count += 1;
@@ -376,7 +378,7 @@ impl ProvenanceLog {
         File::open(&self.folder)?.sync_all()
     }
 
-    /// Adds lines, durably.
+    /// Appends lines durably.
     pub(super) fn add(&mut self, lines: Vec<ProvenanceLine>) -> io::Result<()> {
         if lines.is_empty() {
             return Ok(());
@@ -398,7 +400,7 @@ impl ProvenanceLog {
                     .create(true)
                     .mode(0o600)
                     .open(self.folder.join(FILE))?;
-                // A line that was cut off ends here.
+                // Ends a line that a crash cut.
                 if file.metadata()?.len() > 0 {
                     bytes.insert(0, b'\n');
                 } else {

@@ -1,4 +1,4 @@
-//! What a call left: the contents that it wrote, and the names, links and attributes that it made.
+//! Finds what a call wrote: contents, and the names, links and attributes that it created.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,18 +9,18 @@ use super::walk::{FolderEntry, FolderWalk};
 use super::{FileProvenanceStore, TICK_NS, TrackedWrite, prints, text_of};
 use crate::undo::RecordedPath;
 
-/// Entries and bytes that a call changed and that are looked at one by one; more of them are known by the time of their change.
+/// How many changed entries and bytes are checked one by one. Above this, changes are recognized by time.
 pub(super) const MAX_CHANGED: usize = 5_000;
 const MAX_CHANGED_BYTES: u64 = 256 << 20;
 
-/// Times of file systems are coarse, nanoseconds.
+/// The resolution of file system time stamps, in nanoseconds.
 const COARSE_NS: i64 = 1_000_000_000;
 
-/// Permission bits by which others than the owner may write.
+/// Permission bits that allow writing to users other than the owner.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 impl FileProvenanceStore {
-    /// What the call left; none: that can't be told entry by entry.
+    /// The lines to record for what the call wrote. `None`: it can't be determined entry by entry.
     pub(super) fn left(
         &self,
         open: &TrackedWrite,
@@ -69,7 +69,7 @@ impl FileProvenanceStore {
         trees: &[PathBuf],
     ) -> io::Result<Option<Vec<ProvenanceLine>>> {
         let entries: Vec<&FolderEntry> = entries.collect();
-        // The box shows each folder as its owner's.
+        // The sandbox shows each folder with its real owner.
         let roots = entries.iter().filter(|entry| trees.contains(&entry.path));
         let owners: Vec<u32> = roots.map(|root| root.seen.owner()).collect();
         let own = rustix::process::geteuid().as_raw();
@@ -101,7 +101,7 @@ impl FileProvenanceStore {
         if let Some(new) = &mut new {
             new.retain(|print| !open.wording.contains(print));
         }
-        // What a marked file held before, and still holds, stays marked.
+        // Content that the marked file had before and still has stays marked.
         if let Some(held) = self.record().known.at(&entry.path) {
             origins.extend(held.origins.iter().cloned());
             if let (Some(new), Some(old)) = (&mut new, &held.prints) {
@@ -130,8 +130,8 @@ fn is_changed(entry: &FolderEntry, open: &TrackedWrite) -> bool {
     !(same && entry.seen.changed_ns() < open.since_ns.saturating_sub(TICK_NS))
 }
 
-/// Whether the box could have changed an entry of another owner than it has. Not if it was there before, is nobody's to write but
-/// its owner's, and was so before: only that owner can change the permissions.
+/// Whether the sandbox could have changed an entry that another user owns. It could not if the entry existed before and only its
+/// owner could write it, then and now: only the owner can change the permissions.
 fn may_be_the_boxs(entry: &FolderEntry, open: &TrackedWrite) -> bool {
     let Some(before) = open.before.get(&entry.path) else {
         return true;
@@ -141,8 +141,8 @@ fn may_be_the_boxs(entry: &FolderEntry, open: &TrackedWrite) -> bool {
     !(is_same && is_closed)
 }
 
-/// Whether the call chose this entry's name, its link's target or its attributes. A file whose content was written has new times
-/// and another size as well; these alone are not marked.
+/// Whether the call chose this entry's name, link target or attributes. Writing a file's content changes its times and size; these
+/// alone are not marked.
 fn is_named(entry: &FolderEntry, open: &TrackedWrite) -> bool {
     let Some(before) = open.before.get(&entry.path) else {
         return true;
@@ -156,6 +156,6 @@ fn is_named(entry: &FolderEntry, open: &TrackedWrite) -> bool {
         && modified <= super::now_ns().saturating_add(COARSE_NS);
     before.mode() != entry.seen.mode()
         || entry.is_link()
-        // Its last change was none of its content: attributes, or a time that was set.
+        // The last change was not to its content: attributes were changed, or a time was set.
         || !was_written
 }

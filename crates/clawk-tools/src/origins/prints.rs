@@ -1,15 +1,15 @@
-//! Fingerprints of a text's wording: what an edit or a new line break leaves is known again.
+//! Fingerprints of a text's wording. They recognize what is left of a text after an edit or new line breaks.
 
 use std::collections::{BTreeSet, VecDeque};
 
-/// Words of one fingerprint.
+/// How many words one fingerprint covers.
 const WORDS: usize = 5;
-/// Of so many neighbours, one is kept: an unchanged run of `WORDS + NEIGHBOURS - 1` words is always found again.
+/// Of this many neighbouring fingerprints, one is kept. An unchanged run of `WORDS + NEIGHBOURS - 1` words is always recognized.
 const NEIGHBOURS: usize = 4;
-/// Fingerprints of one text, at most; a longer text has none.
+/// The maximum number of fingerprints of one text. A longer text has none.
 const MAX_PRINTS: usize = 50_000;
 
-/// The fingerprints of a text; `None`: it is not text, or too long, so that only its digest is known again.
+/// The fingerprints of a text. `None`: it is not text or too long, so that only its digest is recognized.
 pub(super) fn of(bytes: &[u8]) -> Option<BTreeSet<u32>> {
     if bytes.contains(&0) {
         return None;
@@ -46,7 +46,7 @@ pub(super) fn of(bytes: &[u8]) -> Option<BTreeSet<u32>> {
     (kept.len() <= MAX_PRINTS).then_some(kept)
 }
 
-/// FNV-1a, folded.
+/// FNV-1a, folded to 32 bits.
 fn hash(bytes: impl Iterator<Item = u8>) -> u32 {
     let wide = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,4 +1,4 @@
-//! What a call could read and write in files, by its tool, its arguments and its sandbox.
+//! Computes which files a call could read and write, from its tool, arguments and sandbox.
 
 use std::path::{Path, PathBuf};
 
@@ -11,27 +11,27 @@ use crate::builtin::{BuiltinTool, reaches};
 use crate::mcp::McpServerSource;
 use crate::runner::ExecutorBinding;
 
-/// What may be read.
+/// What the call may read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum FileReads {
     /// No file.
     Nothing,
-    /// Everything below these folders; a file is itself.
+    /// Everything below these paths; a path may also be a file.
     Trees(Vec<PathBuf>),
     /// Any file of the machine.
     Everything,
 }
 
-/// What may be written.
+/// What the call may write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum FileWrites {
     /// No file.
     Nothing,
-    /// This file; `whole`: nothing of what stood there stays.
+    /// This file only.
     File {
-        /// Where it lies.
+        /// The file's path.
         place: PathBuf,
-        /// It is written anew.
+        /// Whether it is completely rewritten.
         whole: bool,
     },
     /// Anything below these folders.
@@ -40,7 +40,7 @@ pub(super) enum FileWrites {
     Everything,
 }
 
-/// Both.
+/// What the call may read and write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FileReach {
     pub(super) reads: FileReads,
@@ -53,14 +53,14 @@ impl FileReach {
         writes: FileWrites::Nothing,
     };
 
-    /// Blocking: paths are resolved.
+    /// Computes the reach of a call. Blocking, because paths are resolved.
     pub(super) fn of(binding: &ExecutorBinding, asked: &TrackedCall) -> Self {
         let (plan, workdir) = (&*asked.plan, &*asked.workdir);
         let text = |name: &str| asked.arguments.get(name).and_then(Value::as_str);
         match binding {
             ExecutorBinding::Builtin(builtin) => match builtin {
                 BuiltinTool::FileRead => Self::reading(workdir, text("path")),
-                // Names are text as well.
+                // File names are text as well.
                 BuiltinTool::FileList | BuiltinTool::FileSearch => {
                     Self::reading(workdir, Some(text("path").unwrap_or(".")))
                 }
@@ -91,7 +91,7 @@ impl FileReach {
                 Self::program(plan, workdir, &shown)
             }
             ExecutorBinding::Mcp(tool) => match tool.server.source() {
-                // The server runs in the box of the first of its tools.
+                // The server runs in the sandbox of its first tool.
                 McpServerSource::Program { spec, .. } => {
                     let server = Self::program(&spec.plan, workdir, &spec.read_paths);
                     server.and(Self::program(plan, workdir, &[]))
@@ -103,7 +103,7 @@ impl FileReach {
     }
 
     fn reading(workdir: &Path, path: Option<&str>) -> Self {
-        // silent-ok: what is not there can't be read
+        // silent-ok: a path that does not exist can't be read
         let place = path.and_then(|path| workdir.join(path).canonicalize().ok());
         Self {
             reads: place.map_or(FileReads::Nothing, |place| FileReads::Trees(vec![place])),
@@ -111,7 +111,7 @@ impl FileReach {
         }
     }
 
-    /// A program gets what its box shows.
+    /// A program can reach what its sandbox shows.
     fn program(plan: &Plan, workdir: &Path, shown: &[PathBuf]) -> Self {
         let files = plan.filesystem();
         if plan.level() == Level::None || files.mode == FsMode::Full {
@@ -171,7 +171,7 @@ impl FileReach {
     }
 }
 
-/// Without what lies below another.
+/// Removes paths that are below another path.
 pub(super) fn outermost(mut all: Vec<PathBuf>) -> Vec<PathBuf> {
     all.sort();
     let mut roots: Vec<PathBuf> = Vec::new();

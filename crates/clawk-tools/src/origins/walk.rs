@@ -1,14 +1,14 @@
-//! What stands in the folders that a call can read or write: each entry is looked at, none is opened.
+//! Scans the folders that a call can read or write. Reads metadata only; opens no file.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::undo::look::FileFingerprint;
 
-/// Entries of what a call can read or write that are looked at one by one. Of more than that, everything known counts.
+/// How many entries are scanned for one call. Above this, every known mark counts.
 const MAX_ENTRIES: usize = 50_000;
 
-/// Files and bytes that are read for one call, only because they have the size of a known content.
+/// How many files and bytes are read for one call to check contents of a known size.
 const MAX_READ_FILES: u32 = 2_000;
 const MAX_READ_BYTES: u64 = 64 << 20;
 
@@ -21,7 +21,7 @@ pub(super) struct FolderEntry {
 }
 
 impl FolderEntry {
-    /// What stands at this path; `None`: nothing.
+    /// Reads the metadata of this path; `None`: nothing is there.
     pub(super) fn at(path: &Path) -> io::Result<Option<Self>> {
         match std::fs::symlink_metadata(path) {
             Ok(meta) => Ok(Some(Self::new(path.to_owned(), &meta))),
@@ -58,15 +58,15 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// What this user may not look into, no tool may either.
+/// Whether this user has no permission. Then tools have none either.
 fn is_hidden(error: &io::Error) -> bool {
     is_absent(error) || error.kind() == io::ErrorKind::PermissionDenied
 }
 
-/// Everything in some folders, and the folders.
+/// The entries of some folders, including the folders.
 #[derive(Debug)]
 pub(super) struct FolderWalk {
-    /// `None`: it is too much, or can't be looked at.
+    /// `None`: there are too many entries, or they can't be read.
     entries: Option<Vec<FolderEntry>>,
 }
 
@@ -79,7 +79,7 @@ impl Default for FolderWalk {
 }
 
 impl FolderWalk {
-    /// Walks through these folders, and those that are files themselves; not through the state.
+    /// Scans these folders and files, but not the state directory.
     pub(super) fn of(trees: &[PathBuf], state: &Path) -> Self {
         let mut entries = Vec::new();
         let complete = trees.iter().all(|tree| walk(tree, state, &mut entries).is_some());
@@ -88,7 +88,7 @@ impl FolderWalk {
         }
     }
 
-    /// Those at or below these paths, which were walked through.
+    /// The scanned entries at or below these paths.
     pub(super) fn below<'a>(&'a self, trees: &'a [PathBuf]) -> Option<impl Iterator<Item = &'a FolderEntry>> {
         let entries = self.entries.as_ref()?;
         let is_below = |entry: &&FolderEntry| trees.iter().any(|tree| entry.path.starts_with(tree));
@@ -132,7 +132,7 @@ fn walk(tree: &Path, state: &Path, found: &mut Vec<FolderEntry>) -> Option<()> {
     Some(())
 }
 
-/// This path, if nothing is there, and the folders above it that are not there.
+/// `place` and its parent folders, as far as they do not exist.
 pub(super) fn missing_of(place: &Path) -> Vec<PathBuf> {
     let is_missing = |path: &&Path| std::fs::symlink_metadata(path).is_err();
     place
@@ -159,7 +159,7 @@ impl Default for HashBudget {
 }
 
 impl HashBudget {
-    /// True: a file of this size may be read.
+    /// Takes `size` from the budget. Returns true if a file of this size may be read.
     pub(super) fn spend(&mut self, size: u64) -> bool {
         match (self.files.checked_sub(1), self.bytes.checked_sub(size)) {
             (Some(files), Some(bytes)) => {

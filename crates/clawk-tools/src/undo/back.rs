@@ -1,4 +1,4 @@
-//! The undo itself: makes a list of all changes first, then performs the list.
+//! The undo itself: first plans all changes, then applies them.
 
 mod links;
 
@@ -16,51 +16,51 @@ use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Timespec, Timestamps};
 use super::look::{self, FileObservation, State};
 use super::record::{self, RecordedChange, UndoRecord};
 
-/// One place that is put back.
+/// One path that is restored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UndoStep {
-    /// Where.
+    /// The path.
     pub path: PathBuf,
-    /// What stands there now.
+    /// Its present state.
     pub now: State,
-    /// What will stand there.
+    /// Its state after the undo.
     pub then: State,
 }
 
-/// A change that can't be put back.
+/// A change that can't be undone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UndoConflict {
-    /// The call.
+    /// The call that made the change.
     pub request_id: RequestId,
-    /// Its tool.
+    /// The tool of that call.
     pub tool: String,
-    /// Where; none: the whole call.
+    /// The path; `None`: the whole call.
     pub path: Option<PathBuf>,
-    /// Why not.
+    /// The reason.
     pub why: String,
 }
 
-/// What an undo comes to.
+/// The plan of an undo.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UndoPlan {
-    /// In the order of paths.
+    /// The steps, ordered by path.
     pub steps: Vec<UndoStep>,
-    /// Calls of which everything is put back.
+    /// Calls that are completely undone.
     pub calls: Vec<RequestId>,
-    /// What is not.
+    /// Changes that are not undone.
     pub conflicts: Vec<UndoConflict>,
-    /// Files that are put back and had another name beyond the calls' reach: that name is not linked to them again.
+    /// Restored files that had another hard link outside the calls' reach. The undo does not link that name to them again.
     pub unlinked: Vec<PathBuf>,
 }
 
-/// What it comes to, to put back these calls, newest first. Looks, and changes nothing.
+/// Plans the undo of these calls, given newest first. Changes nothing.
 ///
 /// # Errors
-/// What is there can't be looked at.
+/// The present state can't be read.
 pub fn plan(root: &Path, records: &[UndoRecord]) -> io::Result<UndoPlan> {
     let mut back = UndoPlan::default();
     let first = standing(records)?;
-    // What stands at each place, while the calls are taken back one after the other.
+    // The state of each path while the calls are undone one after the other.
     let mut stands: BTreeMap<PathBuf, State> = BTreeMap::new();
     for call in records {
         let conflict = |path: Option<&Path>, why: &str| UndoConflict {
@@ -110,11 +110,11 @@ pub fn plan(root: &Path, records: &[UndoRecord]) -> io::Result<UndoPlan> {
     Ok(back)
 }
 
-/// Why a change of a file with a name elsewhere is not put back whole.
+/// The reason text for a file that has a hard link outside the call's reach.
 const BEYOND: &str = "it has another name (a hard link) outside of the places that the call was to write to; what the call wrote \
                       stays there";
 
-/// What stands at the places that the calls changed, and at the first names of files with several names.
+/// The present state of the paths that the calls changed, and of the first names of files with several hard links.
 fn standing(records: &[UndoRecord]) -> io::Result<BTreeMap<PathBuf, Result<State, String>>> {
     let whole = records.iter().filter(|call| call.ended && call.why.is_none());
     let mut paths = BTreeSet::new();
@@ -133,7 +133,7 @@ fn standing(records: &[UndoRecord]) -> io::Result<BTreeMap<PathBuf, Result<State
     Ok(look::again(paths.iter())?.into_iter().map(hashed).collect())
 }
 
-/// What stands at a place once one change is taken back.
+/// The state of a path after one change is undone.
 fn then(root: &Path, now: &State, change: &RecordedChange) -> Result<State, String> {
     if change.before == State::Other || change.after == State::Other {
         Err("it is not a file, a folder or a link".to_owned())
@@ -144,7 +144,7 @@ fn then(root: &Path, now: &State, change: &RecordedChange) -> Result<State, Stri
     }
 }
 
-/// The places that differ from what is to stand there.
+/// Adds a step for each path that differs from its intended state.
 fn steps(
     back: &mut UndoPlan,
     first: BTreeMap<PathBuf, Result<State, String>>,
@@ -154,7 +154,7 @@ fn steps(
     let name = |state: &State| state.linked().map(|linked| linked.first.clone());
     for (path, then) in stands {
         let now = first.remove(&path).and_then(Result::ok).unwrap_or_default(); // silent-ok: what can't be read has no step
-        // The first name stays as it is: the others become links to it, or cease to be. So do names that others have given to it.
+        // The first name stays as it is: the others become links to it, or are removed. This includes names that others have added.
         let is_first = |state: &State| state.linked().is_none_or(|linked| linked.first.path() == path);
         let stays = is_first(&now) && is_first(&then) || name(&now) == name(&then);
         if now.is_like(&then) && stays {
@@ -174,13 +174,13 @@ fn missing(root: &Path, state: &State) -> bool {
     }
 }
 
-/// What stands there once one change is taken back.
+/// The state after one change is undone.
 fn taken_back(now: &State, before: &State, after: &State) -> Result<State, String> {
-    // Where it stands already as it was, nothing is to be done.
+    // If the path already has its earlier state, nothing needs to be done.
     if now.is_like(after) || now.is_like(before) {
         return Ok(before.clone());
     }
-    // Others work in a folder too: its date is put back only where nobody has.
+    // Other users work in a folder too: its date is restored only if nobody else has changed the folder.
     if let (
         State::Folder { mode, modified },
         State::Folder { mode: was, .. },
@@ -201,7 +201,7 @@ fn taken_back(now: &State, before: &State, after: &State) -> Result<State, Strin
     })
 }
 
-/// Does it. Returns what could not be done, with the reasons.
+/// Applies the plan. Returns the paths that could not be restored, with the reasons.
 #[must_use]
 pub fn apply(root: &Path, back: &UndoPlan, vault: Option<&SealKeyring>) -> Vec<(PathBuf, String)> {
     let mut failed = BTreeMap::new();
@@ -216,7 +216,7 @@ pub fn apply(root: &Path, back: &UndoPlan, vault: Option<&SealKeyring>) -> Vec<(
     }
     let changes_kind =
         |step: &&UndoStep| std::mem::discriminant(&step.now) != std::mem::discriminant(&step.then);
-    // Away with what is not to be there, the deepest first.
+    // First remove what must not exist, deepest paths first.
     for step in back
         .steps
         .iter()
@@ -226,12 +226,12 @@ pub fn apply(root: &Path, back: &UndoPlan, vault: Option<&SealKeyring>) -> Vec<(
     {
         note(&step.path, remove(step));
     }
-    // Then folders and what is in them, from above; files with several names when all others stand.
+    // Then restore folders and their content, top down. Files with several hard links follow at the end.
     for step in back.steps.iter().filter(|step| step.then.linked().is_none()) {
         note(&step.path, put((root, vault), step));
     }
     links::put((root, vault), back, &mut note);
-    // Dates and modes of folders last, the deepest first: what was done in them has changed them.
+    // Restore dates and modes of folders last, deepest first, because the steps before have changed them.
     for (path, (mode, modified)) in holders {
         note(&path, dress_folder(&path, mode, modified));
     }
@@ -243,12 +243,12 @@ pub fn apply(root: &Path, back: &UndoPlan, vault: Option<&SealKeyring>) -> Vec<(
     failed.into_iter().collect()
 }
 
-/// Folders in which something is put back and that stay as they are: with their modes and dates.
+/// Folders in which something is restored and that are not themselves restored, with their modes and dates.
 fn holders(back: &UndoPlan) -> BTreeMap<PathBuf, (u32, (i64, i64))> {
     let own: BTreeSet<&Path> = back.steps.iter().map(|step| step.path.as_path()).collect();
     let parents = back.steps.iter().filter_map(|step| step.path.parent());
     let others = parents.filter(|parent| !own.contains(parent));
-    // silent-ok: what can't be looked at can't be written to, and that is told
+    // silent-ok: a folder that can't be read can't be written to, and that failure is reported
     let looked = others.filter_map(|parent| Some((parent.to_owned(), look::at(parent).ok()?.state)));
     looked
         .filter_map(|(path, state)| match state {
@@ -258,13 +258,13 @@ fn holders(back: &UndoPlan) -> BTreeMap<PathBuf, (u32, (i64, i64))> {
         .collect()
 }
 
-/// Lets their owner write to all folders in which something is put back. They get their modes at the end.
+/// Makes all folders in which something is restored writable for their owner. Their modes are restored at the end.
 fn open_up(back: &UndoPlan) -> Vec<(PathBuf, io::Error)> {
     const OWNER: u32 = 0o700;
     let parents: BTreeSet<&Path> = back.steps.iter().filter_map(|step| step.path.parent()).collect();
     let mut failed = Vec::new();
     for path in parents {
-        // silent-ok: a folder that can't be looked at can't be written to, and that is told
+        // silent-ok: a folder that can't be read can't be written to, and that failure is reported
         let Ok(State::Folder { mode, modified }) = look::at(path).map(|look| look.state) else {
             continue;
         };
@@ -277,12 +277,12 @@ fn open_up(back: &UndoPlan) -> Vec<(PathBuf, io::Error)> {
     failed
 }
 
-/// The name of what is being put back, until it is there.
+/// A temporary name for an entry that is being restored.
 fn part() -> String {
     format!(".clawk-undo-{}.tmp", std::process::id())
 }
 
-/// The folder that holds it, opened without following a link on the way, and its name.
+/// Opens the parent folder without following links, and returns it with the entry's name.
 fn parent(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
     let name = path
         .file_name()
@@ -338,7 +338,7 @@ fn put((root, vault): (&Path, Option<&SealKeyring>), step: &UndoStep) -> io::Res
             ..
         } => {
             let same = matches!(&step.now, State::File { digest: now, .. } if now == digest);
-            // A file with other names is replaced: they keep what they have.
+            // A file with other hard links is replaced, so that the other names keep their content.
             if same && !look::at(&step.path)?.seen.is_shared() {
                 let file = look::open(&step.path)?;
                 rustix::fs::fchmod(&file, Mode::from_raw_mode(*mode))?;
@@ -349,7 +349,7 @@ fn put((root, vault): (&Path, Option<&SealKeyring>), step: &UndoStep) -> io::Res
     }
 }
 
-/// Puts a kept content in its place in one step.
+/// Restores a saved content atomically.
 fn file(
     (root, vault): (&Path, Option<&SealKeyring>),
     path: &Path,
@@ -390,7 +390,7 @@ fn dress_folder(path: &Path, mode: u32, modified: (i64, i64)) -> io::Result<()> 
 
 fn times((tv_sec, tv_nsec): (i64, i64)) -> Timestamps {
     Timestamps {
-        // The date of the last reading stays as it is.
+        // The access time stays as it is.
         last_access: Timespec {
             tv_sec: 0,
             tv_nsec: rustix::fs::UTIME_OMIT,

@@ -1,4 +1,4 @@
-//! What stands at a path: looked at without following links.
+//! Reads the state of a path without following links.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -15,27 +15,27 @@ use sha2::{Digest as _, Sha256};
 
 use super::record::RecordedPath;
 
-/// A change within so long may leave the same time stamp: file systems' clocks are coarse.
+/// A second change within this time may leave the same time stamp, because file system time stamps are coarse.
 const COARSE: Duration = Duration::from_secs(2);
 
-/// What stands at a path. Times are seconds and nanoseconds since 1970.
+/// The state of a path. Times are seconds and nanoseconds since 1970.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum State {
-    /// Nothing.
+    /// Nothing exists there.
     #[default]
     Absent,
     /// A regular file.
     File {
-        /// SHA-256 of its content, lower-case hex; empty until it was read.
+        /// SHA-256 of its content, lower-case hex; empty until the content was read.
         digest: String,
         /// Permission bits.
         mode: u32,
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
-        /// When it was modified.
+        /// Modification time.
         modified: (i64, i64),
-        /// Its other names, if it has some.
+        /// Its other hard links, if it has any.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         linked: Option<HardLink>,
     },
@@ -43,31 +43,31 @@ pub enum State {
     Folder {
         /// Permission bits.
         mode: u32,
-        /// When it was modified.
+        /// Modification time.
         modified: (i64, i64),
     },
     /// A symbolic link.
     Link {
-        /// Where it leads, as bytes.
+        /// The link's target, as bytes.
         target: Vec<u8>,
-        /// When it was modified.
+        /// Modification time.
         modified: (i64, i64),
     },
-    /// A pipe, a socket, a device.
+    /// A pipe, a socket or a device.
     Other,
 }
 
 /// A file with several names (hard links).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HardLink {
-    /// The first of its names among the places that were looked at, in the order of paths.
+    /// The first of its names among the scanned paths, in the order of paths.
     pub first: RecordedPath,
-    /// It has names that are not among these places.
+    /// Whether it has names outside the scanned paths.
     pub beyond: bool,
 }
 
 impl State {
-    /// Its other names, if it has some.
+    /// Its other hard links, if it has any.
     pub(super) const fn linked(&self) -> Option<&HardLink> {
         match self {
             Self::File { linked, .. } => linked.as_ref(),
@@ -75,7 +75,7 @@ impl State {
         }
     }
 
-    /// They are the same, whatever other names they have.
+    /// Whether both states are equal, ignoring other hard links.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         self.alone() == other.alone()
     }
@@ -92,7 +92,7 @@ impl State {
         matches!(self, Self::File { .. })
     }
 
-    /// In a word.
+    /// One word for this state, for messages.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -104,7 +104,7 @@ impl State {
         }
     }
 
-    /// With the digest of the content.
+    /// Adds the digest of the content.
     pub(super) fn hashed(self, path: &Path) -> io::Result<Self> {
         match self {
             Self::File {
@@ -125,7 +125,7 @@ impl State {
     }
 }
 
-/// What tells a file from a changed one without reading it.
+/// Metadata that shows whether a file has changed, without reading it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct FileFingerprint {
     dev: u64,
@@ -152,22 +152,22 @@ impl FileFingerprint {
         }
     }
 
-    /// What two names of one file have in common.
+    /// Device and inode; equal for two hard links of one file.
     pub(crate) const fn file(&self) -> (u64, u64) {
         (self.dev, self.ino)
     }
 
-    /// The file has other names.
+    /// Whether the file has other hard links.
     pub(super) const fn is_shared(&self) -> bool {
         self.links > 1
     }
 
-    /// Bytes.
+    /// Size in bytes.
     pub(crate) const fn size(&self) -> u64 {
         self.size
     }
 
-    /// When the file system noted its last change, nanoseconds since 1970. No program can set this.
+    /// The change time (ctime), nanoseconds since 1970. Programs can't set it.
     pub(crate) const fn changed_ns(&self) -> i64 {
         self.changed
             .0
@@ -175,7 +175,7 @@ impl FileFingerprint {
             .saturating_add(self.changed.1)
     }
 
-    /// When its content was modified, nanoseconds since 1970. Programs can set this.
+    /// The modification time (mtime), nanoseconds since 1970. Programs can set it.
     pub(crate) const fn modified_ns(&self) -> i64 {
         self.modified
             .0
@@ -183,17 +183,17 @@ impl FileFingerprint {
             .saturating_add(self.modified.1)
     }
 
-    /// The kind and permission bits.
+    /// The file type and permission bits.
     pub(crate) const fn mode(&self) -> u32 {
         self.mode
     }
 
-    /// The user number of its owner.
+    /// The user id of its owner.
     pub(crate) const fn owner(&self) -> u32 {
         self.owner
     }
 
-    /// Its last change lies so far before `at` that a later one has another time stamp.
+    /// Whether the last change is so long before `at` that a later change has another time stamp.
     pub(super) fn is_settled(&self, at: SystemTime) -> bool {
         let at = at.duration_since(UNIX_EPOCH).unwrap_or_default(); // silent-ok: before 1970 nothing is settled
         let at = at.saturating_sub(COARSE).as_secs();
@@ -201,7 +201,7 @@ impl FileFingerprint {
     }
 }
 
-/// One look.
+/// The observed state of one path.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FileObservation {
     pub(crate) state: State,
@@ -249,7 +249,7 @@ pub(crate) fn at(path: &Path) -> io::Result<FileObservation> {
     })
 }
 
-/// These places, each folder above them whose entries would change, and the other names that they have below `around`.
+/// Observes these paths, each parent folder whose entries would change, and other hard links of the files below `around`.
 pub(super) fn places(
     places: &[PathBuf],
     (around, own): (&[PathBuf], &Path),
@@ -274,7 +274,7 @@ pub(super) fn places(
         .filter(shared)
         .map(|look| look.seen.file())
         .collect();
-    // Names that are not found count as names beyond.
+    // Hard links that are not found count as outside the scanned paths.
     if !files.is_empty()
         && let Ok(Ok(all)) = trees(around, own, u64::MAX, max_entries)
     {
@@ -287,7 +287,7 @@ pub(super) fn places(
     Ok(found)
 }
 
-/// Notes which of these are names of one file.
+/// Finds observed paths that are hard links of one file, and notes it in their states.
 fn name_links(found: &mut BTreeMap<PathBuf, FileObservation>) {
     let mut names: HashMap<(u64, u64), (RecordedPath, u64)> = HashMap::new();
     for (path, look) in found.iter().filter(|(_, look)| look.seen.is_shared()) {
@@ -306,7 +306,7 @@ fn name_links(found: &mut BTreeMap<PathBuf, FileObservation>) {
     }
 }
 
-/// The same places once more.
+/// Observes the same paths again.
 pub(super) fn again<'a>(
     places: impl Iterator<Item = &'a PathBuf>,
 ) -> io::Result<BTreeMap<PathBuf, FileObservation>> {
@@ -316,7 +316,7 @@ pub(super) fn again<'a>(
     Ok(found)
 }
 
-/// Everything below these folders, and the folders; nothing below `own`. The outer error: it is more than the limits.
+/// Observes these folders and everything below them, except below `own`. The outer error: the limits are exceeded.
 pub(super) fn trees(
     roots: &[PathBuf],
     own: &Path,
@@ -326,7 +326,7 @@ pub(super) fn trees(
     let mut found = BTreeMap::new();
     let mut bytes = 0_u64;
     let mut todo: Vec<PathBuf> = roots.to_vec();
-    // The state holds what is kept: it is no tool's to change.
+    // The state directory holds what is saved; tools can't change it.
     let state = own.parent().unwrap_or(own);
     while let Some(path) = todo.pop() {
         if path == state {
@@ -359,12 +359,12 @@ pub(super) fn trees(
     Ok(Ok(found))
 }
 
-/// Whether they are within the limits; sizes alone are looked at.
+/// Whether these folders are within the limits. Checks sizes only.
 pub(super) fn size(roots: &[PathBuf], own: &Path, max_bytes: u64, max_entries: usize) -> bool {
     matches!(trees(roots, own, max_bytes, max_entries), Ok(Ok(_)))
 }
 
-/// A regular file at an absolute path, for reading. No link on the way is followed.
+/// Opens a regular file at an absolute path for reading. Links are not followed.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat2(
@@ -381,7 +381,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// SHA-256, lower-case hex.
+/// SHA-256 of a file, lower-case hex.
 pub(crate) fn digest_of(mut file: File) -> io::Result<String> {
     let mut hash = Sha256::new();
     let mut piece = vec![0_u8; 64 << 10];

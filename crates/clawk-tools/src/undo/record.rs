@@ -1,4 +1,4 @@
-//! Records of calls and kept contents, as files: `SESSION/REQUEST.json`, `blobs/ab/HEX`.
+//! Stores records of calls and saved contents as files: `SESSION/REQUEST.json`, `blobs/ab/HEX`.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -16,18 +16,18 @@ use sha2::{Digest as _, Sha256};
 
 use super::look::{self, State};
 
-/// A path in a record: text, or bytes where it is no UTF-8.
+/// A path in a record: text, or bytes if it is not UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum RecordedPath {
-    /// UTF-8.
+    /// A path that is valid UTF-8.
     Text(String),
-    /// Anything else.
+    /// Any other path.
     Bytes(Vec<u8>),
 }
 
 impl RecordedPath {
-    /// Of this path.
+    /// Converts a path.
     #[must_use]
     pub fn new(path: &Path) -> Self {
         path.to_str().map_or_else(
@@ -36,7 +36,7 @@ impl RecordedPath {
         )
     }
 
-    /// The path.
+    /// The path as a `PathBuf`.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         match self {
@@ -46,14 +46,14 @@ impl RecordedPath {
     }
 }
 
-/// One place that a call changed.
+/// One path that a call changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedChange {
-    /// Absolute.
+    /// The absolute path.
     pub place: RecordedPath,
-    /// What stood there.
+    /// The state before the call.
     pub before: State,
-    /// What the call left there.
+    /// The state after the call.
     pub after: State,
 }
 
@@ -66,36 +66,36 @@ impl RecordedChange {
         }
     }
 
-    /// It changed a file that has a name beyond the call's reach.
+    /// Whether it changed a file that has a hard link outside the call's reach.
     pub(super) fn reaches_beyond(&self) -> bool {
         let beyond = |state: &State| state.linked().is_some_and(|linked| linked.beyond);
         beyond(&self.before) && beyond(&self.after) && !self.before.is_like(&self.after)
     }
 }
 
-/// One call.
+/// The record of one call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UndoRecord {
-    /// Its session.
+    /// The call's session.
     pub session: SessionId,
-    /// Its id.
+    /// The call's id.
     pub request_id: RequestId,
-    /// The tool.
+    /// The tool's name.
     pub tool: String,
-    /// When it began, nanoseconds since 1970.
+    /// When the call began, nanoseconds since 1970.
     pub at_ns: u64,
-    /// It came to its end, and `changes` is all that it changed within its reach.
+    /// Whether the call ended normally. Then `changes` is complete for everything within its reach.
     pub ended: bool,
-    /// No other call that keeps something ran meanwhile.
+    /// Whether no other recorded call ran at the same time.
     pub alone: bool,
-    /// Why nothing is kept.
+    /// The reason why nothing is saved.
     pub why: Option<String>,
-    /// What it changed.
+    /// The changes that the call made.
     pub changes: Vec<RecordedChange>,
 }
 
 impl UndoRecord {
-    /// Of a call that is about to begin.
+    /// A record for a call that is about to begin.
     pub(crate) fn new(session: SessionId, request_id: RequestId, tool: &str) -> Self {
         Self {
             session,
@@ -109,7 +109,7 @@ impl UndoRecord {
         }
     }
 
-    /// Bytes that it keeps; contents that several records share count in each.
+    /// How many bytes this record uses. Contents shared by several records count in each of them.
     fn bytes(&self) -> u64 {
         let size = |change: &RecordedChange| match &change.before {
             State::File { size, .. } => *size,
@@ -135,13 +135,13 @@ fn file_of(root: &Path, record: &UndoRecord) -> PathBuf {
     root.join(session).join(format!("{id}.json"))
 }
 
-/// Where the content of this digest lies.
+/// The path of the content with this digest.
 pub(super) fn blob(root: &Path, digest: &str) -> PathBuf {
     let shelf = digest.get(..2).unwrap_or("00");
     root.join("blobs").join(shelf).join(digest)
 }
 
-/// A file of its own beside the others, until it has its name.
+/// Creates a temporary file in the same folder, to be renamed later.
 fn part(root: &Path) -> io::Result<(PathBuf, File)> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = format!(
@@ -161,10 +161,10 @@ fn part(root: &Path) -> io::Result<(PathBuf, File)> {
     Ok((path, file))
 }
 
-/// Keeps a file's content, sealed where there is a vault; returns its digest.
+/// Saves a file's content, encrypted if there is a key. Returns its digest.
 pub(super) fn keep(root: &Path, mut file: &File, vault: Option<&SealKeyring>) -> io::Result<String> {
     if let Some(vault) = vault {
-        // Its size is within the limit of a call.
+        // The file's size is within the limit of a call.
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let digest = clawk_proto::Digest(Sha256::digest(&bytes).into()).to_hex();
@@ -207,10 +207,10 @@ fn put(root: &Path, digest: &str, bytes: &[u8]) -> io::Result<()> {
     fs::rename(&path, &target)
 }
 
-/// The kept content of this digest.
+/// Reads the saved content with this digest.
 pub(super) fn content(root: &Path, digest: &str, vault: Option<&SealKeyring>) -> io::Result<Vec<u8>> {
     let bytes = fs::read(blob(root, digest))?;
-    // A file may look sealed that is not.
+    // Plain content may look encrypted: if the digest fits, it is plain.
     if !is_sealed(&bytes) || clawk_proto::Digest(Sha256::digest(&bytes).into()).to_hex() == digest {
         return Ok(bytes);
     }
@@ -220,7 +220,7 @@ pub(super) fn content(root: &Path, digest: &str, vault: Option<&SealKeyring>) ->
     Ok(opened.unwrap_or(bytes))
 }
 
-/// The digests of all kept contents.
+/// The digests of all saved contents.
 pub(super) fn contents(root: &Path) -> io::Result<Vec<String>> {
     let shelves = match fs::read_dir(root.join("blobs")) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -269,7 +269,7 @@ fn seal_content(root: &Path, digest: &str, vault: &SealKeyring) -> io::Result<()
     }
 }
 
-/// Erases kept contents; how many. Their calls can't be undone in these places any more, and an undo says so.
+/// Erases saved contents; returns how many. The calls can no longer be undone in these places, and an undo says so.
 pub(super) fn erase(
     root: &Path,
     vault: Option<&SealKeyring>,
@@ -285,7 +285,7 @@ pub(super) fn erase(
     Ok(erased)
 }
 
-/// Writes a record in one step, durably.
+/// Writes a record atomically and durably.
 pub(super) fn write(root: &Path, record: &UndoRecord) -> io::Result<()> {
     let target = file_of(root, record);
     if let Some(shelf) = target.parent() {
@@ -297,7 +297,7 @@ pub(super) fn write(root: &Path, record: &UndoRecord) -> io::Result<()> {
     fs::rename(&path, &target)
 }
 
-/// The call is undone.
+/// Records that the call was undone.
 pub(super) fn undone(root: &Path, record: &UndoRecord) -> io::Result<()> {
     let file = file_of(root, record);
     fs::rename(&file, file.with_extension("undone"))
@@ -324,7 +324,7 @@ fn files_with(folder: &Path, wanted: &str) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Records of a session that are not undone, newest first.
+/// Records of a session that were not undone, newest first.
 pub(super) fn of_session(root: &Path, session: SessionId) -> io::Result<Vec<UndoRecord>> {
     let files = files_with(&root.join(session.to_string()), "json")?;
     let mut records = files
@@ -342,7 +342,7 @@ pub(super) fn undone_before(root: &Path, session: SessionId) -> io::Result<Vec<S
     Ok(files.iter().filter_map(id).collect())
 }
 
-/// Forgets the oldest records until the rest keeps no more than `max_bytes`, and contents that no record names.
+/// Deletes the oldest records until the rest uses at most `max_bytes`, and then contents that no record names.
 pub(super) fn prune(root: &Path, max_bytes: u64) -> io::Result<()> {
     if !root.is_dir() {
         return Ok(());

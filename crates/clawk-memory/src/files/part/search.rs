@@ -1,4 +1,4 @@
-//! Finding entries of a part: by words, by meaning, by key, by time.
+//! Search in one scope: by words, by vectors, by key, by time.
 
 use clawk_core::ports::{MemorySearch, StoreQuery};
 use clawk_manifest::model::{Store, StoreType};

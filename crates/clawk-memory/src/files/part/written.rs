@@ -1,4 +1,4 @@
-//! What of a part is written: its lines anew, and `entries.md` for people.
+//! Writes a scope's files: rewrites `entries.jsonl`, and updates `entries.md` for people.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,13 +12,13 @@ use super::{FolderEntryRow, FolderScopeStore, MARKDOWN};
 use crate::files::line::{self, EntryFileStamp, StoreChange, StoredLineEntry};
 
 impl FolderScopeStore {
-    /// The file is not as this process left it: a person or a program changed it, or put another one in its place.
+    /// Whether the file changed since this process's last write: a person or a program edited or replaced it.
     pub(in crate::files) fn was_changed(&self) -> bool {
         let there = EntryFileStamp::of_path(&self.folder.join("entries.jsonl")).ok(); // silent-ok: reading it says why
         self.seen.is_none() || there != self.seen
     }
 
-    /// After so many bytes were added.
+    /// Updates the file's stamp after `added` bytes were written.
     pub(super) fn look(&mut self, added: u64) {
         let now = EntryFileStamp::of_file(&self.log).ok(); // silent-ok: it is read again then
         let expected = self.seen.map(|seen| seen.length);
@@ -68,7 +68,7 @@ impl FolderScopeStore {
         Ok((jsonl, self.markdown(&live)))
     }
 
-    /// Entries for people; nothing of an encrypted store.
+    /// The Markdown text of these entries; empty for an encrypted store.
     pub(super) fn markdown(&self, kept: &[StoredLineEntry]) -> String {
         let mut text = String::new();
         if self.sealed {
@@ -111,7 +111,7 @@ impl FolderScopeStore {
         file.write_all(text.as_bytes())
     }
 
-    /// Both files anew, without what is gone.
+    /// Rewrites both files without removed entries.
     pub(super) fn rewrite(&mut self) -> Result<(), MemoryError> {
         let path = self.folder.join("entries.jsonl");
         let mut lines = 0;

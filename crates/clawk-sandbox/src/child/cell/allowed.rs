@@ -1,10 +1,10 @@
-//! The allow-list: what ordinary programs need (shells, interpreters, compilers, git, servers). Whatever is not here fails
-//! with EPERM. Arguments are the deny-list's matter ([`super::filter`]): it holds on top of this one.
+//! The allow-list of system calls that ordinary programs need (shells, interpreters, compilers, git, servers). All other calls fail
+//! with EPERM. This list does not check arguments; the deny-list ([`super::filter`]) does, and applies in addition.
 
-/// The calls of every architecture.
+/// System calls that exist on every architecture.
 #[rustfmt::skip]
 const COMMON: &[i64] = &[
-    // Reading and writing what is open.
+    // Reading and writing open files.
     libc::SYS_read, libc::SYS_write, libc::SYS_readv, libc::SYS_writev, libc::SYS_pread64, libc::SYS_pwrite64,
     libc::SYS_preadv, libc::SYS_pwritev, libc::SYS_preadv2, libc::SYS_pwritev2, libc::SYS_lseek, libc::SYS_close,
     libc::SYS_close_range, libc::SYS_sendfile, libc::SYS_splice, libc::SYS_tee, libc::SYS_vmsplice, libc::SYS_copy_file_range,
@@ -15,7 +15,7 @@ const COMMON: &[i64] = &[
     libc::SYS_epoll_pwait2, libc::SYS_ppoll, libc::SYS_pselect6, libc::SYS_inotify_init1, libc::SYS_inotify_add_watch,
     libc::SYS_inotify_rm_watch, libc::SYS_memfd_create, libc::SYS_io_setup, libc::SYS_io_destroy, libc::SYS_io_submit,
     libc::SYS_io_cancel, libc::SYS_io_getevents,
-    // Files by path: the view, Landlock and the guard say which.
+    // Files by path: the view, Landlock and the guard decide which files.
     libc::SYS_openat, libc::SYS_truncate, libc::SYS_mkdirat, libc::SYS_mknodat, libc::SYS_unlinkat, libc::SYS_linkat,
     libc::SYS_symlinkat, libc::SYS_readlinkat, libc::SYS_renameat, libc::SYS_renameat2, libc::SYS_faccessat, SYS_FACCESSAT2,
     libc::SYS_fchmod, libc::SYS_fchmodat, 452, libc::SYS_fchown, libc::SYS_fchownat, libc::SYS_utimensat, libc::SYS_umask,
@@ -28,7 +28,7 @@ const COMMON: &[i64] = &[
     libc::SYS_mincore, libc::SYS_mlock, libc::SYS_mlock2, libc::SYS_munlock, libc::SYS_mlockall, libc::SYS_munlockall,
     libc::SYS_mbind, libc::SYS_get_mempolicy, libc::SYS_set_mempolicy, libc::SYS_pkey_alloc, libc::SYS_pkey_free,
     libc::SYS_pkey_mprotect, libc::SYS_remap_file_pages, libc::SYS_membarrier, 462, 451,
-    // Processes and threads; namespaces are cut out of `clone` by the deny-list.
+    // Processes and threads. The deny-list removes namespaces from `clone`.
     libc::SYS_clone, libc::SYS_execve, libc::SYS_execveat, libc::SYS_exit, libc::SYS_exit_group, libc::SYS_wait4,
     libc::SYS_waitid, libc::SYS_kill, libc::SYS_tkill, libc::SYS_tgkill, libc::SYS_pidfd_open, libc::SYS_pidfd_send_signal,
     libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask, libc::SYS_rt_sigreturn, libc::SYS_rt_sigpending, libc::SYS_rt_sigsuspend,
@@ -41,10 +41,10 @@ const COMMON: &[i64] = &[
     libc::SYS_sched_getaffinity, libc::SYS_sched_setaffinity, libc::SYS_sched_getparam, libc::SYS_sched_setparam,
     libc::SYS_sched_getscheduler, libc::SYS_sched_setscheduler, libc::SYS_sched_getattr, libc::SYS_sched_setattr,
     libc::SYS_sched_get_priority_max, libc::SYS_sched_get_priority_min, libc::SYS_sched_rr_get_interval, libc::SYS_getcpu,
-    // Its own restrictions: these only take away. (`seccomp` itself is the deny-list's.)
+    // Self-restriction: these calls only remove rights. (`seccomp` itself is on the deny-list.)
     libc::SYS_landlock_create_ruleset, libc::SYS_landlock_add_rule, libc::SYS_landlock_restrict_self, libc::SYS_capget,
     libc::SYS_capset, libc::SYS_seccomp,
-    // Who am I; becoming another is refused by the kernel, without capabilities.
+    // User and group ids. The kernel refuses changing them without capabilities.
     libc::SYS_getuid, libc::SYS_geteuid, libc::SYS_getgid, libc::SYS_getegid, libc::SYS_getresuid, libc::SYS_getresgid,
     libc::SYS_getgroups, libc::SYS_setuid, libc::SYS_setgid, libc::SYS_setreuid, libc::SYS_setregid, libc::SYS_setresuid,
     libc::SYS_setresgid, libc::SYS_setgroups, libc::SYS_setfsuid, libc::SYS_setfsgid,
@@ -52,14 +52,14 @@ const COMMON: &[i64] = &[
     libc::SYS_clock_gettime, libc::SYS_clock_getres, libc::SYS_clock_nanosleep, libc::SYS_nanosleep, libc::SYS_gettimeofday,
     libc::SYS_times, libc::SYS_getitimer, libc::SYS_setitimer, libc::SYS_timer_create, libc::SYS_timer_settime,
     libc::SYS_timer_gettime, libc::SYS_timer_getoverrun, libc::SYS_timer_delete,
-    // The machine, as far as the box shows it.
+    // Information about the machine, as far as the sandbox shows it.
     libc::SYS_uname, libc::SYS_sysinfo, libc::SYS_getrandom,
-    // Sockets of the families that the deny-list lets through.
+    // Sockets of the families that the deny-list admits.
     libc::SYS_socket, libc::SYS_socketpair, libc::SYS_bind, libc::SYS_listen, libc::SYS_accept, libc::SYS_accept4,
     libc::SYS_connect, libc::SYS_getsockname, libc::SYS_getpeername, libc::SYS_sendto, libc::SYS_recvfrom,
     libc::SYS_sendmsg, libc::SYS_recvmsg, libc::SYS_sendmmsg, libc::SYS_recvmmsg, libc::SYS_getsockopt,
     libc::SYS_setsockopt, libc::SYS_shutdown,
-    // Between processes of the box: its own ipc namespace.
+    // Communication between processes of the sandbox, in its own IPC namespace.
     libc::SYS_shmget, libc::SYS_shmat, libc::SYS_shmdt, libc::SYS_shmctl, libc::SYS_semget, libc::SYS_semop, libc::SYS_semctl,
     libc::SYS_semtimedop, libc::SYS_msgget, libc::SYS_msgsnd, libc::SYS_msgrcv, libc::SYS_msgctl, libc::SYS_mq_open,
     libc::SYS_mq_unlink, libc::SYS_mq_timedsend, libc::SYS_mq_timedreceive, libc::SYS_mq_notify, libc::SYS_mq_getsetattr,
@@ -67,7 +67,7 @@ const COMMON: &[i64] = &[
 
 const SYS_FACCESSAT2: i64 = 439;
 
-/// The older calls of x86-64.
+/// Older system calls that only x86-64 has.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 const OLDER: &[i64] = &[
@@ -81,7 +81,7 @@ const OLDER: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[i64] = &[];
 
-/// Every allowed call.
+/// Every allowed system call.
 pub(super) fn calls() -> impl Iterator<Item = i64> {
     COMMON.iter().chain(OLDER).copied()
 }

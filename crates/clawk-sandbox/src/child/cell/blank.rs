@@ -1,5 +1,6 @@
-//! A blank box, from outside: made ahead of any order, from what all orders have in common. The first order that comes takes it, if it
-//! fits and the host is still what it was made from; otherwise it is thrown away, and the order's box is made as always.
+//! A prewarmed sandbox, seen from outside. It is made before any order, from the parts that all orders have in common. The first
+//! order uses it, if it fits and the host has not changed since. Otherwise it is discarded, and a normal sandbox is made for the
+//! order.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -20,31 +21,31 @@ use crate::child::{OrderStreams, sys};
 use crate::launch::wire::{MAX_REPORT_BYTES, SandboxOrder, SupervisorReport};
 use clawk_plan::plan::FsMode;
 
-/// How long its first process may take until it is made.
+/// How long its first process may take to become ready.
 const PATIENCE: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,
 };
 
-/// Owners of mounts that one order may have here.
+/// How many different owners of mounts one order may have here.
 const MAX_OWNERS: usize = 16;
 
-/// A first process that waits for an order, with everything around it that does not depend on one. Dropping it ends it.
+/// A first process that waits for an order, with everything around it that does not depend on the order. Dropping it ends it.
 pub(in crate::child) struct PrewarmedSandbox {
     control: UnixStream,
-    /// `None`: it has ended.
+    /// The first process; `None`: it has ended.
     first: Option<Pid>,
     identity: ToolIdentity,
     groups: RunCgroups,
     seen: Vec<HostObservation>,
-    /// The kernel says on this file when the host's mounts have changed.
+    /// A file on which the kernel reports changes of the host's mounts.
     table: File,
-    /// The host's mounts as the first process visits them. Whoever closes it last waits for the kernel.
+    /// The host's mounts, which the first process visits. Whoever closes this last waits for the kernel.
     host: Option<OwnedFd>,
 }
 
-/// An order, as the first process of a blank box gets it. The tool's streams come with it, then the socket for its door, then
-/// the id maps in the order of their owners.
+/// An order in the form in which a prewarmed sandbox's first process gets it. The attached descriptors are the tool's streams, then
+/// the socket for the listener, then the id maps in the order of their owners.
 #[derive(Serialize, Deserialize)]
 pub(super) struct OrderMessage<O> {
     pub(super) order: O,
@@ -54,7 +55,8 @@ pub(super) struct OrderMessage<O> {
 }
 
 impl PrewarmedSandbox {
-    /// Makes one, with control groups of this name. `outer` is what the first process must not have, and is given back.
+    /// Makes a prewarmed sandbox, with control groups of this name. The first process must not keep `outer`, so it is returned
+    /// here.
     pub(in crate::child) fn make<T>(
         ready: &CellPrerequisites,
         name: GroupName,
@@ -110,7 +112,7 @@ impl PrewarmedSandbox {
         Ok(())
     }
 
-    /// What must be quiet while it waits: its first process says nothing, the host's mounts stay as they are.
+    /// Descriptors that must stay silent while it waits: its first process's output, and the host's mount table.
     pub(in crate::child) fn quiet(&self) -> [PollFd<'_>; 2] {
         [
             PollFd::new(&self.control, PollFlags::IN),
@@ -118,7 +120,7 @@ impl PrewarmedSandbox {
         ]
     }
 
-    /// Runs an order to its end. Gives the streams back where it is not for this one: surely nothing ran then.
+    /// Runs an order to its end. If this sandbox can't be used, returns the streams; then surely nothing has run.
     pub(super) fn serve(
         mut self,
         socket: &UnixStream,
@@ -126,11 +128,11 @@ impl PrewarmedSandbox {
         enclosure: &SandboxEnclosure,
         streams: OrderStreams,
     ) -> io::Result<Option<OrderStreams>> {
-        // A door that was opened can't be taken back.
+        // Check first if there is a listener: it can't be taken back after it was opened.
         let early = !enclosure.door || self.is_fresh(enclosure);
         let fits = early && fits(enclosure) && self.groups.limit(order);
         let taken = fits && self.hand_over(order, enclosure, &streams).is_ok();
-        // Looked at while the first process is at work already; it runs nothing before it is told to.
+        // Checked while the first process works already. It starts no program before it is told to.
         if !taken || !self.is_fresh(enclosure) {
             return Ok(Some(streams));
         }
@@ -181,7 +183,7 @@ impl PrewarmedSandbox {
         hand::send_whole(&self.control, &text, &fds)
     }
 
-    /// The host would still give the very same one.
+    /// Whether the host would still give an identical sandbox.
     fn is_fresh(&self, enclosure: &SandboxEnclosure) -> bool {
         let mut fds = [PollFd::new(&self.table, PollFlags::PRI)];
         let ready = rustix::event::poll(&mut fds, Some(&Timespec::default()));
@@ -201,7 +203,7 @@ impl Drop for PrewarmedSandbox {
     }
 }
 
-/// The host's own view, and the node for a machine, are no part of a blank box.
+/// Whether an order can use a prewarmed sandbox: not in mode `full`, and not with `/dev/kvm`.
 fn fits(enclosure: &SandboxEnclosure) -> bool {
     enclosure.filesystem.mode != FsMode::Full && !enclosure.kvm
 }

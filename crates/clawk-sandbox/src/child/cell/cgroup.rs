@@ -1,5 +1,5 @@
-//! Limits by control groups: version 2 where its controllers can be used, version 1 else; a group of our own below or
-//! beside ours. Without either, the supervisor's watcher holds (R32).
+//! Resource limits by control groups: version 2 if its controllers can be used, otherwise version 1. The group is created below or
+//! beside clawk's own group. Without control groups, the supervisor's watcher enforces the limits (R32).
 
 mod name;
 mod stale;
@@ -17,20 +17,20 @@ pub(crate) use self::name::GroupName;
 pub(crate) use self::stale::{remove_left, remove_stale};
 use crate::launch::wire::{ReportedLimit, SandboxOrder};
 
-/// How often a group is tried to be made, where the kernel says that others are at work in the same place.
+/// How often creating a group is tried while other processes change groups in the same place.
 const TRIES: u32 = 6;
 
-/// The wait after the first such try; each later wait is twice as long.
+/// The wait after the first failed attempt. Each further wait is twice as long.
 const FIRST_WAIT: Duration = Duration::from_millis(1);
 
-/// Processes of ours in the group beside the tool's: the box's first process.
+/// The number of clawk's own processes in the tool's group: the sandbox's first process.
 const OWN_PROCESSES: u64 = 1;
 
-/// Which hierarchies are mounted where, and which groups we are in: lines of `mountinfo` and `cgroup`.
+/// The mounted control group hierarchies and this process's groups, as lines of `mountinfo` and `cgroup`.
 pub(super) struct CgroupHierarchies {
     mounts: String,
     own: String,
-    /// The kernel says on this file when mounts have changed. Without it, they are read each time.
+    /// A file on which the kernel reports changes of mounts. Without it, the mounts are read each time.
     table: Option<std::fs::File>,
 }
 
@@ -47,14 +47,14 @@ impl CgroupHierarchies {
         read
     }
 
-    /// Only lines of control groups: it is read, and copied with the process, for every box.
+    /// Keeps only the lines of control groups, because the text is read and copied with the process for every sandbox.
     fn mounts(&mut self) {
         let all = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let wanted = all.lines().filter(|line| line.contains(" - cgroup"));
         self.mounts = wanted.collect::<Vec<_>>().join("\n");
     }
 
-    /// Reads again what may have changed.
+    /// Reads again if something may have changed.
     pub(super) fn refresh(&mut self) {
         self.own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let changed = self.table.as_ref().is_none_or(|table| {
@@ -69,12 +69,12 @@ impl CgroupHierarchies {
     }
 }
 
-/// The groups of one run.
+/// The control groups of one run.
 #[derive(Debug, Default)]
 pub(super) struct RunCgroups {
     name: GroupName,
-    /// The groups' folders, locked as long as the supervisor lives. By this another clawk sees that they are in use, also one in
-    /// another process namespace, which can't look for the supervisor.
+    /// The groups' folders, locked for as long as the supervisor lives. The lock shows another clawk that the groups are in use.
+    /// This also works from another process namespace, in which the supervisor's process id is not visible.
     #[expect(dead_code, reason = "a lock is held, not read")]
     locks: Vec<OwnedFd>,
     memory: Option<PathBuf>,
@@ -84,7 +84,7 @@ pub(super) struct RunCgroups {
 }
 
 impl RunCgroups {
-    /// Makes what can be made here, without limits yet. What is missing is another mechanism's to hold.
+    /// Creates the groups that can be created here, without limits yet. Other mechanisms must enforce the rest.
     pub(super) fn make(hierarchies: &CgroupHierarchies, name: GroupName) -> Self {
         let CgroupHierarchies { mounts, own, .. } = hierarchies;
         let made = Self::unified(mounts, own, name.as_str());
@@ -92,12 +92,12 @@ impl RunCgroups {
         Self { name, ..made }
     }
 
-    /// The name of each of them.
+    /// The common name of these groups.
     pub(super) fn name(&self) -> &GroupName {
         &self.name
     }
 
-    /// The same in the first process of the box, which must not hold the supervisor's locks.
+    /// The same groups for the sandbox's first process, which must not hold the supervisor's locks.
     pub(super) fn without_locks(self) -> Self {
         Self {
             locks: Vec::new(),
@@ -109,7 +109,8 @@ impl RunCgroups {
         let top = mount_of(mounts, "cgroup2", None)?;
         let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
         let mut holder = below(&top, path);
-        // Our own group holds us, so its children may have no controllers, unless it is the root: then a sibling.
+        // clawk's own group contains processes, so its children can't have controllers, unless it is the root group. Use a sibling
+        // then.
         loop {
             let control = std::fs::read_to_string(holder.join("cgroup.subtree_control")).unwrap_or_default();
             let has = |name: &str| control.split_ascii_whitespace().any(|word| word == name);
@@ -164,7 +165,7 @@ impl RunCgroups {
         }
     }
 
-    /// Sets the order's limits; what can't be limited is given up. True: all that was made holds.
+    /// Sets the order's limits. Groups that can't be limited are dropped. Returns true if all groups have their limits.
     pub(super) fn limit(&mut self, order: &SandboxOrder) -> bool {
         let set = |group: &Path, file: &str, value: &str| std::fs::write(group.join(file), value).is_ok();
         let bytes = (order.memory_mb << 20).to_string();
@@ -182,7 +183,7 @@ impl RunCgroups {
                 let _ = std::fs::remove_dir(group); // silent-ok: nothing was in it
             }
             let shares = weight(order.cpu_shares);
-            // The group stays: it is the others', too.
+            // The group itself stays, because the other limits use it too.
             let _ = self.cpu.take_if(|group| !set(group, "cpu.weight", &shares));
         } else {
             let shares = order.cpu_shares.clamp(2, 262_144).to_string();
@@ -211,8 +212,8 @@ impl RunCgroups {
         all.into_iter()
     }
 
-    /// Moves this process, of one thread, into the groups of version 1 that count. By itself: the kernel need not wait for every
-    /// processor then, which takes ten milliseconds for each group.
+    /// Moves this single-threaded process into the limiting groups of version 1. The process does this itself: then the kernel need
+    /// not wait for every CPU, which takes ten milliseconds per group.
     pub(super) fn enter(&self) -> std::io::Result<()> {
         if self.unified {
             return Ok(());
@@ -224,21 +225,20 @@ impl RunCgroups {
         Ok(())
     }
 
-    /// Where this process enters the group that weighs, of version 1: later than the others, since what it does first is not the
-    /// tool's.
+    /// Opens the file through which this process enters the CPU weight group of version 1. It enters later than the other groups,
+    /// so that its own preparation does not count for the tool.
     pub(super) fn open_cpu(&self) -> std::io::Result<Option<OwnedFd>> {
         let weighed = self.cpu.as_ref().filter(|_| !self.unified);
         let open = |group: &PathBuf| std::fs::OpenOptions::new().write(true).open(group.join("tasks"));
         Ok(weighed.map(open).transpose()?.map(OwnedFd::from))
     }
 
-    /// Nobody moves a process into them from outside.
+    /// Whether no process is moved into the groups from outside.
     pub(super) fn entered_from_inside(&self) -> bool {
         !self.unified
     }
 
-    /// Moves a process into the group of version 2, before it has started anything. A group that does not take it is given
-    /// up.
+    /// Moves a process into the group of version 2 before it has started anything. If this fails, the group is dropped.
     pub(super) fn take_in(&mut self, pid: Pid) {
         if !self.unified {
             return;
@@ -254,7 +254,7 @@ impl RunCgroups {
         }
     }
 
-    /// What is held, for the trace.
+    /// The limits that the groups enforce, for the trace.
     pub(super) fn held(&self) -> Vec<String> {
         let version = if self.unified { "cgroup2" } else { "cgroup1" };
         let named = [("memory", &self.memory), ("pids", &self.pids), ("cpu", &self.cpu)];
@@ -274,7 +274,7 @@ impl RunCgroups {
         self.cpu.is_some()
     }
 
-    /// The limit that was hit so far.
+    /// The limit that was hit so far, if any.
     pub(super) fn hit(&self) -> Option<ReportedLimit> {
         let counted = |path: &Option<PathBuf>, file: &str, key: &str| {
             let text = short_file(&path.as_ref()?.join(file))?; // silent-ok: an old kernel counts less
@@ -294,7 +294,7 @@ impl RunCgroups {
             .then_some(ReportedLimit::Processes)
     }
 
-    /// Removes the groups.
+    /// Deletes the run's control groups.
     pub(super) fn remove(&self) {
         for group in self.all() {
             stale::vanish(group);
@@ -302,7 +302,7 @@ impl RunCgroups {
     }
 }
 
-/// Makes a group and locks it. Beside others that make and remove groups in the same place, the kernel may refuse for a moment.
+/// Creates a group and locks it. While other processes change groups in the same place, the kernel may refuse for a moment.
 fn make_group(group: &Path) -> Option<OwnedFd> {
     let mut wait = FIRST_WAIT;
     for _ in 0..TRIES {
@@ -311,7 +311,7 @@ fn make_group(group: &Path) -> Option<OwnedFd> {
             Err(
                 Errno::NOENT | Errno::NODEV | Errno::BUSY | Errno::EXIST | Errno::WOULDBLOCK | Errno::INTR,
             ) => {
-                // Where the place itself is missing, it will not come.
+                // If the parent folder does not exist, waiting does not help.
                 if !group.parent().is_some_and(Path::is_dir) {
                     return None;
                 }
@@ -328,14 +328,14 @@ fn make_and_lock(group: &Path) -> rustix::io::Result<OwnedFd> {
     rustix::fs::mkdir(group, Mode::from_raw_mode(0o755))?;
     let folder = rustix::fs::open(group, stale::FOLDER, Mode::empty())?;
     match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockShared) {
-        // A clawk that removes old groups has it: it is gone in a moment.
+        // Another clawk that removes stale groups has it locked: the folder will be gone soon.
         Err(error @ (Errno::WOULDBLOCK | Errno::INTR)) => Err(error),
-        // Where groups can't be locked, nobody can lock them to remove them either.
+        // If groups can't be locked here, nobody can lock them to remove them either.
         Ok(()) | Err(_) => Ok(folder),
     }
 }
 
-/// The begin of a file of the kernel's, by one read: it is on the way of every answer.
+/// The beginning of a kernel file, with one read, because every answer waits for it.
 fn short_file(path: &Path) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::empty()).ok()?; // silent-ok: there is no such file
@@ -345,7 +345,7 @@ fn short_file(path: &Path) -> Option<String> {
     String::from_utf8(text).ok()
 }
 
-/// 1024 shares are a weight of 100.
+/// Converts CPU shares to a weight: 1024 shares are a weight of 100.
 fn weight(shares: u64) -> String {
     (shares.saturating_mul(100) / 1024).clamp(1, 10_000).to_string()
 }
@@ -354,7 +354,7 @@ fn below(top: &Path, path: &str) -> PathBuf {
     top.join(path.trim_start_matches('/'))
 }
 
-/// Where a hierarchy is mounted.
+/// The path where a hierarchy is mounted.
 fn mount_of(mounts: &str, kind: &str, controller: Option<&str>) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let (left, right) = line.split_once(" - ")?;

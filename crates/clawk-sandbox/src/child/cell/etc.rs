@@ -1,4 +1,4 @@
-//! A made-up `/etc`: what programs need to start, nothing about the host's users, services or network.
+//! Builds a synthetic `/etc`: it has what programs need to start, but nothing about the host's users, services or network.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,8 +10,8 @@ use super::pieces::is_folder;
 use super::view::{SandboxView, copy_of, open_host};
 use crate::child::sys::{self, ATTR_NODEV, ATTR_NOSUID, ATTR_RDONLY};
 
-/// Taken from the host, read-only, where they exist: libraries, certificates, names of services, alternatives, and what
-/// language runtimes keep there. No accounts, no keys, no settings of a person.
+/// Entries taken from the host, read-only, if they exist: libraries, certificates, service names, alternatives, and files of
+/// language runtimes. No accounts, no keys, no personal settings.
 const TAKEN: [&str; 19] = [
     "ld.so.cache",
     "ld.so.conf",
@@ -34,7 +34,7 @@ const TAKEN: [&str; 19] = [
     "magic",
 ];
 
-/// Makes `/etc` in the view.
+/// Creates `/etc` in the view.
 pub(super) fn make(view: &mut SandboxView) -> io::Result<()> {
     view.folder(Path::new("/etc"))?;
     let etc = view.open(Path::new("/etc"))?;
@@ -49,7 +49,7 @@ pub(super) fn make(view: &mut SandboxView) -> io::Result<()> {
     write("group", &format!("root:x:0:\nclawk:x:{gid}:\nnogroup:x:65534:\n"))?;
     write("hosts", "127.0.0.1 localhost clawk\n::1 localhost\n")?;
     write("hostname", "clawk\n")?;
-    // No name is resolved in the box: the proxy does that, after it has judged the name.
+    // No names are resolved in the sandbox. The proxy resolves a name after checking it.
     write(
         "resolv.conf",
         "# names are resolved by the proxy: see HTTPS_PROXY\n",
@@ -68,7 +68,7 @@ pub(super) fn make(view: &mut SandboxView) -> io::Result<()> {
     let java = of_java();
     for name in TAKEN.into_iter().chain(java.iter().map(String::as_str)) {
         let path = Path::new("/etc").join(name);
-        // A link into the system view is a link in the box, too: time zones, certificates.
+        // A link into the system view stays a link in the sandbox: time zones, certificates.
         let link = std::fs::read_link(&path).ok(); // silent-ok: no link
         view.notes.link(&path, link.as_deref());
         let target = link.filter(|target| target.starts_with("/usr"));
@@ -91,7 +91,7 @@ pub(super) fn make(view: &mut SandboxView) -> io::Result<()> {
     Ok(())
 }
 
-/// Where Debian's Java keeps what its `/usr` links to: `java-17-openjdk`. Nobody's secrets.
+/// The folders to which Debian's Java links from `/usr`, for example `java-17-openjdk`. They contain no secrets.
 fn of_java() -> Vec<String> {
     let Ok(homes) = std::fs::read_dir("/usr/lib/jvm") else {
         return Vec::new(); // silent-ok: no Java

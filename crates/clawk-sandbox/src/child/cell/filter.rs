@@ -1,6 +1,6 @@
-//! Which system calls a tool may make (R34). Two lists: a deny-list that always holds, and, unless the Sandbox's shell is
-//! `full`, an allow-list ([`super::allowed`]). Calls of other architectures' tables end the process (seccompiler's own
-//! first check), those of x32 are refused. One program says it all ([`tree`]).
+//! The seccomp filter: which system calls a tool may make (R34). There are two lists: a deny-list that always applies, and an
+//! allow-list ([`super::allowed`]) unless the Sandbox's shell is `full`. Calls of another architecture's table end the process
+//! (seccompiler's own first check); calls of x32 are refused. One BPF program contains all of it ([`tree`]).
 
 mod tree;
 
@@ -20,23 +20,23 @@ use super::order::GuardedCalls;
 use super::{allowed, guard};
 use crate::child::sys;
 
-/// Bits of `clone` that make a namespace.
+/// The flags of `clone` that create a namespace.
 const NAMESPACES: u64 = 0x7e02_0000;
-/// Set-user-id and set-group-id.
+/// The set-user-id and set-group-id bits.
 const SET_ID: [u64; 2] = [0o4000, 0o2000];
 const FILE_KIND: u64 = 0o170_000;
-/// Character device, block device, socket: what `mknod` must not make.
+/// The types that `mknod` must not create: character device, block device, socket.
 const KINDS: [u64; 3] = [0o020_000, 0o060_000, 0o140_000];
-/// Terminal requests that put words into another's mouth: TIOCSTI, TIOCLINUX; TIOCCONS, which takes the console; TIOCSETD, which
-/// loads another driver for a terminal.
+/// Dangerous terminal ioctls: TIOCSTI and TIOCLINUX inject input; TIOCCONS takes over the console; TIOCSETD changes the line
+/// discipline, which loads another driver.
 const TERMINAL: [u64; 4] = [0x5412, 0x541c, 0x541d, 0x5423];
 
-/// A flag of `renameat2`: leaves a device node in the old place.
+/// The flag of `renameat2` that leaves a device node in the old place.
 const WHITEOUT: u64 = 4;
-/// A command of `fcntl`.
+/// The command `F_SETLEASE` of `fcntl`.
 const SET_LEASE: u64 = 1024;
 
-/// Refused whatever the arguments: kernel, devices, other processes' memory, namespaces, mounts, keys, handles, clocks.
+/// Calls that are always refused: kernel, devices, other processes' memory, namespaces, mounts, keys, file handles, clocks.
 const NEVER: &[i64] = &[
     // The kernel itself.
     libc::SYS_bpf,
@@ -80,7 +80,7 @@ const NEVER: &[i64] = &[
     libc::SYS_fspick,
     libc::SYS_sethostname,
     libc::SYS_setdomainname,
-    // Files by handle, which know no path; fanotify sees others' files.
+    // Files by handle, which bypass paths; fanotify sees other processes' files.
     libc::SYS_name_to_handle_at,
     libc::SYS_open_by_handle_at,
     libc::SYS_fanotify_init,
@@ -89,26 +89,26 @@ const NEVER: &[i64] = &[
     libc::SYS_add_key,
     libc::SYS_request_key,
     libc::SYS_keyctl,
-    // Clocks of the machine.
+    // The machine's clocks.
     libc::SYS_settimeofday,
     libc::SYS_clock_settime,
     libc::SYS_adjtimex,
     libc::SYS_clock_adjtime,
-    // A filter of the tool's own could answer in the place of ours.
+    // A filter of the tool could answer calls before clawk's filter does.
     libc::SYS_seccomp,
-    // Memory that not even the kernel reads.
+    // Memory that not even the kernel can read.
     libc::SYS_memfd_secret,
     // Other processes' pages.
     libc::SYS_move_pages,
     libc::SYS_migrate_pages,
 ];
 
-/// Refused as if the kernel did not have them, so that programs take the older way, which is looked at.
+/// Calls that fail as if the kernel did not have them. Programs then use older calls, which can be checked.
 const UNKNOWN: &[i64] = &[
-    // Their arguments lie in memory, where a filter can't look.
+    // Their arguments are in memory, which a filter can't read.
     libc::SYS_clone3,
     libc::SYS_openat2,
-    // A queue of calls past every filter.
+    // io_uring makes calls that no filter sees.
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
@@ -130,14 +130,14 @@ const NEVER_HERE: &[i64] = &[libc::SYS_nfsservctl];
 
 type SyscallRules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// The filter of a box.
+/// The filter of a sandbox.
 pub(super) struct Filter {
     pub(super) program: BpfProgram,
-    /// Some calls wait for the guard's answer.
+    /// Whether some calls wait for the guard's answer.
     pub(super) notifies: bool,
 }
 
-/// One place for each kind of box, by [`kind_of`].
+/// The filters that were built so far, one entry per kind of sandbox, indexed by [`kind_of`].
 static MADE: [OnceLock<Filter>; 12] = [const { OnceLock::new() }; 12];
 
 fn kind_of(strict: bool, own: bool, judged: GuardedCalls) -> usize {
@@ -149,7 +149,7 @@ fn kind_of(strict: bool, own: bool, judged: GuardedCalls) -> usize {
     usize::from(strict) | usize::from(own) << 1 | guard << 2
 }
 
-/// The filter of this kind of box, made once by a process: boxes that are forked from it afterwards share it.
+/// The filter for this kind of sandbox. Each process builds it once; sandboxes forked from it later share it.
 pub(super) fn of(strict: bool, own: bool, judged: GuardedCalls) -> io::Result<&'static Filter> {
     let place = MADE
         .get(kind_of(strict, own, judged))
@@ -164,9 +164,9 @@ pub(super) fn of(strict: bool, own: bool, judged: GuardedCalls) -> io::Result<&'
     }))
 }
 
-/// The filter that an OCI runtime runs under, as bytes for [`install`]: that of a strict box, but for what it takes to make a
-/// container: `calls`, namespaces by `clone`, devices, and sockets of any family. The runtime's own list has to refuse these to the
-/// tool. `unknown` are calls that nobody has.
+/// The filter for an OCI runtime, as bytes for [`install`]. It is that of a strict sandbox, but also allows what is needed to
+/// create a container: `calls`, namespaces by `clone`, devices, and sockets of any family. The runtime's own list must refuse these
+/// to the tool. `unknown` are calls that fail as if the kernel did not have them.
 pub(crate) fn around_runtime(calls: &[i64], unknown: &[i64]) -> io::Result<Vec<u8>> {
     let mut lists = SyscallLists::without_makers(true, false, GuardedCalls::Nothing)?;
     for call in calls {
@@ -180,12 +180,12 @@ pub(crate) fn around_runtime(calls: &[i64], unknown: &[i64]) -> io::Result<Vec<u
     Ok(tree::bytes(&lists.program()?))
 }
 
-/// Installs such a filter for this process and whatever it becomes or starts.
+/// Installs such a filter for this process and everything that it starts or executes.
 pub(crate) fn install(bytes: &[u8]) -> io::Result<()> {
     sys::install_filter(&tree::program_of(bytes)?, false).map(drop)
 }
 
-/// Boxes of these kinds are the commonest.
+/// The most common kinds of sandboxes.
 const COMMON: [(bool, bool, GuardedCalls); 4] = [
     (true, false, GuardedCalls::Nothing),
     (true, false, GuardedCalls::All),
@@ -193,11 +193,11 @@ const COMMON: [(bool, bool, GuardedCalls); 4] = [
     (true, true, GuardedCalls::Nothing),
 ];
 
-/// Makes the commonest ones ahead; to be called by a process of one thread. They are made by a process that ends with that: what is
-/// left of the lists in the memory of the one that boxes are forked from, each of them would have for itself sooner or later.
+/// Builds the most common filters in advance. Only for a process with one thread. A child process builds them and then ends.
+/// Otherwise the memory used for building would stay in the fork server, and every sandbox would get a copy.
 ///
 /// # Errors
-/// No such process can be had. Then each box makes its own.
+/// No child process can be started. Then each sandbox builds its own filter.
 pub(super) fn make_ready() -> io::Result<()> {
     let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let Some(maker) = sys::fork_into(0)? else {
@@ -209,7 +209,7 @@ pub(super) fn make_ready() -> io::Result<()> {
     made
 }
 
-/// The programs in their order, each behind its length in bytes.
+/// Writes the programs in order, each after its length in bytes.
 fn tell_common(mut to: File) -> io::Result<()> {
     for (strict, own, judged) in COMMON {
         let bytes = tree::bytes(&of(strict, own, judged)?.program);
@@ -241,10 +241,10 @@ fn hear_common(mut from: File) -> io::Result<()> {
     Ok(())
 }
 
-/// The longest program that the kernel takes, bytes.
+/// The maximum size of a program that the kernel accepts, in bytes.
 const MAX_BYTES: usize = 32 << 10;
 
-/// Numbers from here on are of the x32 table, or no numbers at all.
+/// Call numbers from here on belong to the x32 table, or are invalid.
 const FOREIGN: u32 = 0x4000_0000;
 
 fn errno(number: i32) -> u32 {
@@ -259,22 +259,22 @@ fn failed(error: seccompiler::BackendError) -> io::Error {
     io::Error::other(format!("seccomp: {error}"))
 }
 
-/// What is said about calls, in the order in which it counts.
+/// The rules for system calls, in order of precedence.
 struct SyscallLists {
-    /// Refused: always where there are no rules, else where a rule fits.
+    /// Refused: always if there are no rules, otherwise if a rule matches.
     never: SyscallRules,
-    /// Sockets of other families and kinds: where a rule fits.
+    /// Sockets of other families and kinds: refused if a rule matches.
     family: SyscallRules,
-    /// As if the kernel did not have them.
+    /// Calls that fail as if the kernel did not have them.
     unknown: BTreeSet<i64>,
-    /// Nothing but these.
+    /// The allow-list; `None`: no allow-list.
     allowed: Option<BTreeSet<i64>>,
-    /// The guard answers: always where there are no rules, else where a rule fits.
+    /// Calls that the guard answers: always if there are no rules, otherwise if a rule matches.
     guarded: SyscallRules,
 }
 
 impl SyscallLists {
-    /// `own`: our own file tools, which may open with `openat2`.
+    /// The rules of a sandbox. `own`: for clawk's own file tools, which may use `openat2`.
     fn of(strict: bool, own: bool, judged: GuardedCalls) -> io::Result<Self> {
         let mut lists = Self::without_makers(strict, own, judged)?;
         makers(&mut lists.never).map_err(failed)?;
@@ -282,7 +282,7 @@ impl SyscallLists {
         Ok(lists)
     }
 
-    /// The same but for what makes namespaces, devices and sockets.
+    /// The same rules without those for creating namespaces, devices and sockets.
     fn without_makers(strict: bool, own: bool, judged: GuardedCalls) -> io::Result<Self> {
         let mut unknown: BTreeSet<i64> = UNKNOWN.iter().copied().collect();
         if own {
@@ -315,7 +315,7 @@ impl SyscallLists {
         })
     }
 
-    /// Everything that is said about one call.
+    /// All rules for one call as a program.
     fn leaf(&self, call: i64) -> tree::FilterLeaf {
         let mut leaf = tree::FilterLeaf::new();
         for (rules, refusal) in [(&self.never, libc::EPERM), (&self.family, libc::EAFNOSUPPORT)] {
@@ -325,13 +325,13 @@ impl SyscallLists {
                 return leaf;
             }
             for rule in rules {
-                // Where a rule does not fit, it leads behind the answer.
+                // If a rule does not match, it jumps behind the answer.
                 leaf.extend(BpfProgram::from(rule.clone()));
                 leaf.push(tree::answer(errno(refusal)));
             }
         }
         let verdict = self.verdict(call);
-        // What is refused anyway is nothing to ask for.
+        // If a call is refused anyway, the guard need not be asked.
         if let Some(rules) = self.guarded.get(&call).filter(|_| verdict == allow()) {
             if rules.is_empty() {
                 leaf.push(tree::answer(guard::USER_NOTIF));
@@ -346,7 +346,7 @@ impl SyscallLists {
         leaf
     }
 
-    /// What holds whatever the arguments, before the guard is asked.
+    /// The answer that does not depend on the arguments, before the guard is asked.
     fn verdict(&self, call: i64) -> u32 {
         if self.unknown.contains(&call) {
             errno(libc::ENOSYS)
@@ -365,7 +365,7 @@ impl SyscallLists {
             .max()
             .copied()
             .unwrap_or_default();
-        // Behind the last that is named, all are alike.
+        // All calls after the last named one have the same rules.
         let mut runs: Vec<(u32, tree::FilterLeaf)> = Vec::new();
         for call in 0..=most.saturating_add(1) {
             let leaf = self.leaf(call);
@@ -378,7 +378,7 @@ impl SyscallLists {
     }
 }
 
-/// Calls of other architectures end the process: seccompiler's check, without what it would say next.
+/// Calls of another architecture end the process. This is seccompiler's check without its following instructions.
 fn architecture() -> io::Result<BpfProgram> {
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(failed)?;
     let nothing = SeccompFilter::new(
@@ -404,7 +404,7 @@ fn rule(conditions: Vec<SeccompCondition>) -> FilterResult<SeccompRule> {
     SeccompRule::new(conditions)
 }
 
-/// Calls that are refused with some arguments only.
+/// Calls that are refused only with certain arguments.
 fn arguments(rules: &mut SyscallRules) -> FilterResult<()> {
     let mut add = |call: i64, conditions: Vec<SeccompCondition>| -> FilterResult<()> {
         rules.entry(call).or_default().push(rule(conditions)?);
@@ -420,7 +420,7 @@ fn arguments(rules: &mut SyscallRules) -> FilterResult<()> {
         ] {
             add(call, vec![bits(mode, id)?])?;
         }
-        // The mode counts only when a file is made.
+        // The mode matters only if a file is created.
         for made in [u64::from(libc::O_CREAT.unsigned_abs()), 0o20_000_000] {
             add(libc::SYS_openat, vec![bits(2, made)?, bits(3, id)?])?;
             #[cfg(target_arch = "x86_64")]
@@ -431,14 +431,14 @@ fn arguments(rules: &mut SyscallRules) -> FilterResult<()> {
             add(call, vec![bits(mode, id)?])?;
         }
     }
-    // A device node that needs no power to be made.
+    // It creates a device node without needing a privilege.
     add(libc::SYS_renameat2, vec![bits(4, WHITEOUT)?])?;
-    // Whoever opens a leased file waits for its holder, on the host, too.
+    // Opening a leased file waits for the lease holder, also on the host.
     add(libc::SYS_fcntl, vec![when(1, Len::Dword, Op::Eq, SET_LEASE)?])?;
     for request in TERMINAL {
         add(libc::SYS_ioctl, vec![when(1, Len::Dword, Op::Eq, request)?])?;
     }
-    // Another personality could bring back executable data or a fixed address space; asking for the present one is fine.
+    // Another personality could allow executing data or a fixed address space. Reading the present personality is allowed.
     add(
         libc::SYS_personality,
         vec![
@@ -448,7 +448,7 @@ fn arguments(rules: &mut SyscallRules) -> FilterResult<()> {
     )
 }
 
-/// What makes namespaces and devices.
+/// Rules for creating namespaces and devices.
 fn makers(rules: &mut SyscallRules) -> FilterResult<()> {
     let mut add = |call: i64, condition: SeccompCondition| -> FilterResult<()> {
         rules.entry(call).or_default().push(rule(vec![condition])?);
@@ -469,17 +469,17 @@ fn makers(rules: &mut SyscallRules) -> FilterResult<()> {
     Ok(())
 }
 
-/// The old way to packets, which libc calls obsolete and the kernel still takes.
+/// The old packet socket type: libc calls it obsolete, but the kernel still accepts it.
 const SOCK_PACKET: i32 = 10;
 
-/// `open_tree_attr`, Linux 6.15: the same number on every architecture.
+/// `open_tree_attr`, Linux 6.15; the same number on every architecture.
 const SYS_OPEN_TREE_ATTR: i64 = 467;
 
-/// `fchmodat2`, Linux 6.6: the same number on every architecture.
+/// `fchmodat2`, Linux 6.6; the same number on every architecture.
 const SYS_FCHMODAT2: i64 = 452;
 
-/// IPv4 and IPv6, streams and datagrams; pairs of local streams. No socket file can be reached: a datagram pair could be
-/// sent to one by name, so it is refused, too.
+/// Allows IPv4 and IPv6, stream and datagram, and pairs of local stream sockets. Socket files must not be reachable. A datagram
+/// pair could send to a socket file by name, so it is refused as well.
 fn sockets(rules: &mut SyscallRules) -> FilterResult<()> {
     let kind = |wanted: i32| when(1, Len::Dword, Op::MaskedEq(0xf), u64::from(wanted.unsigned_abs()));
     let not = |wanted: i32| when(0, Len::Dword, Op::Ne, u64::from(wanted.unsigned_abs()));

@@ -1,9 +1,9 @@
-//! The guard over `denied_paths` (R33): where a plan denies something that a mount could show, every way to a file by its
-//! name goes through here. The tool's call waits (seccomp's user notification); the box's first process, which has the same
-//! root, user and rules, resolves the path itself, looks where it really led, and hands the opened file over. So a rule
-//! holds for files made later, for files that the host puts in the place of covered ones, through links and for other names
-//! of the same file; and nothing can change between the look and the use, because what was looked at is what is given.
-//! The agent's own files ([`keep`]) are judged here, too: by the calls that change something, where nothing is denied.
+//! The guard for `denied_paths` (R33). If a plan denies something that a mount could show, every access to a file by name is
+//! checked here. The tool's call waits (seccomp user notification). The sandbox's first process, which has the same root, user and
+//! rules, resolves the path itself, checks the real place, and passes the opened file to the tool. So a rule applies to files
+//! created later, to files that the host puts in the place of covered ones, through links, and to other names of the same file.
+//! Nothing can change between check and use, because the checked file itself is passed on. The agent's own files ([`keep`]) are
+//! checked here, too; if nothing is denied, only for calls that change something.
 
 mod acts;
 mod keep;
@@ -24,11 +24,11 @@ use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::Filesystem;
 use clawk_plan::preflight::path::lexical;
 
-/// Longest path, bytes, as the kernel's.
+/// The maximum length of a path in bytes; the kernel has the same limit.
 const MAX_PATH: usize = 4096;
 const PAGE: u64 = 4096;
 
-/// The calls that are answered here.
+/// The system calls that the guard answers.
 const CALLS: &[i64] = &[
     libc::SYS_openat,
     libc::SYS_renameat,
@@ -46,7 +46,7 @@ const CALLS: &[i64] = &[
     libc::SYS_execveat,
 ];
 
-/// The older ones of x86-64.
+/// Older system calls that only x86-64 has.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[i64] = &[
     libc::SYS_unlink,
@@ -66,16 +66,16 @@ const OLDER: &[i64] = &[];
 /// `AT_FDCWD` as a call's argument.
 const HERE: u64 = u64::MAX - 99;
 
-/// Set-user-id and set-group-id: the filter of a box refuses them before they come here, that of a container need not.
+/// The set-user-id and set-group-id bits. A sandbox's filter refuses them earlier; that of a container may not.
 const SET_ID: u64 = 0o6000;
 
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// What the filter gives back for these calls.
+/// The filter's return value for calls that wait for the guard.
 pub(super) const USER_NOTIF: u32 = 0x7fc0_0000;
 
-/// The calls that the filter sends here, with the rules for their arguments; of those that open, `changing_only` sends what would
-/// change or make a file.
+/// The calls that the filter sends to the guard, with rules for their arguments. With `changing_only`, opening is sent only if it
+/// could change or create a file.
 pub(super) fn calls(
     changing_only: bool,
 ) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
@@ -91,7 +91,7 @@ pub(super) fn calls(
     Ok(rules)
 }
 
-/// Flags by which opening may change or make a file.
+/// Rules for open flags that may change or create a file.
 fn changing(argument: u8) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     let bits = |mask: i32| {
         let mask = u64::from(mask.unsigned_abs());
@@ -103,37 +103,37 @@ fn changing(argument: u8) -> Result<Vec<SeccompRule>, seccompiler::BackendError>
         .collect()
 }
 
-/// Whether an opened file could be changed.
+/// Whether a file opened with these flags could be changed.
 fn changes(flags: OFlags) -> bool {
     flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC) && !flags.contains(OFlags::PATH)
 }
 
-/// The guard at work.
+/// A running guard.
 pub(crate) struct Guard {
     pub(crate) listener: OwnedFd,
-    /// Its own number in the tool's process namespace: the first, in a box. No tool gets at its files in `/proc`.
+    /// The guard's own process id in the tool's process namespace; in a sandbox it is 1. Tools can't access its files in `/proc`.
     pub(crate) itself: u32,
     pub(crate) filesystem: Filesystem,
     pub(crate) base: PathBuf,
-    /// Denied files that have further names, by device and inode.
+    /// Device and inode of denied files that have other hard links.
     pub(crate) aliases: HashSet<(u64, u64)>,
-    /// The agent's own files: read, never changed.
+    /// The agent's own files. Tools may read them, but never change them.
     pub(crate) kept: RuntimeFileGuard,
 }
 
-/// `fchmodat2`, Linux 6.6: the same number on every architecture.
+/// `fchmodat2`, Linux 6.6; the same number on every architecture.
 const SYS_FCHMODAT2: i64 = 452;
 
-/// Where a name leads: the folder, and the last part.
+/// A resolved name: the folder and the last component.
 struct ResolvedName {
     folder: OwnedFd,
     last: std::ffi::OsString,
-    /// The whole, really.
+    /// The whole real path.
     real: PathBuf,
 }
 
 impl Guard {
-    /// Answers the next call that waits.
+    /// Answers the next waiting call.
     pub(crate) fn serve(&self) -> io::Result<()> {
         match sys::next_notice(&self.listener)? {
             Some(notice) => self.decide(&notice),
@@ -141,7 +141,7 @@ impl Guard {
         }
     }
 
-    /// Answers this one.
+    /// Answers this call.
     pub(crate) fn decide(&self, notice: &SyscallNotification) -> io::Result<()> {
         let [a, b, c, d, e, _] = notice.args;
         let here = HERE;
@@ -155,7 +155,7 @@ impl Guard {
             libc::SYS_symlinkat => self.symlink(notice, a, (b, c)),
             libc::SYS_fchmod => self.chmod_open(notice, a, b),
             libc::SYS_fchmodat => self.chmod(notice, (a, b), c),
-            // With flags, the C library has its own way, which comes by here again.
+            // With flags, the C library uses another way, which the guard checks again.
             SYS_FCHMODAT2 if d == 0 => self.chmod(notice, (a, b), c),
             libc::SYS_renameat => self.rename(notice, (a, b), (c, d), 0),
             libc::SYS_renameat2 => self.rename(notice, (a, b), (c, d), e),
@@ -212,8 +212,8 @@ impl Guard {
                     sys::answer(&self.listener, notice.id, Err(number));
                 }
             }
-            // The kernel hands no such descriptor over; it opens the name itself. Whatever it finds, nothing can be done with it
-            // but by a name that is judged again.
+            // The kernel can't pass on such a descriptor, so it opens the name itself. Whatever it finds can be used only by a
+            // name, which is checked again.
             Ok(OpenedObject::Place) => sys::let_through(&self.listener, notice.id),
             // Opening a pipe waits for its other end, which may come from another call that waits here.
             Ok(OpenedObject::Pipe(place)) => {
@@ -281,7 +281,7 @@ impl Guard {
                     flags | OFlags::NOFOLLOW | OFlags::CLOEXEC,
                     Mode::from_raw_mode(mode),
                 )?;
-                // The folder may have been moved meanwhile.
+                // The folder may have been moved in the meantime.
                 self.admit(&fd)?;
                 Ok(OpenedObject::File(fd))
             }
@@ -298,7 +298,7 @@ impl Guard {
     ) -> Result<(), Errno> {
         let from = self.named(notice, from)?;
         let to = self.named(notice, to)?;
-        // Neither what is denied, nor a folder that a rule speaks of.
+        // Neither a denied path nor a folder that a rule names.
         let spoken_of = |path: &Path| {
             self.denies(path)
                 || self.filesystem.denied.iter().any(|denied| {
@@ -346,7 +346,7 @@ impl Guard {
         } else {
             OFlags::empty()
         };
-        // A nameless file gets its name by the link in `/proc` that means it.
+        // A nameless file gets its name by a link from its `/proc` entry.
         let resolve = match nofollow.is_empty() && is_own_link(&path, self.itself) {
             true => ResolveFlags::empty(),
             false => ResolveFlags::NO_MAGICLINKS,
@@ -397,11 +397,11 @@ impl Guard {
         Ok(ResolvedName { folder, last, real })
     }
 
-    /// Whether the opened place may be had.
+    /// Checks that the opened file may be used.
     fn admit(&self, place: &OwnedFd) -> Result<(), Errno> {
         let real = real(place)?;
         let stat = rustix::fs::fstat(place)?;
-        // Our own folder in `/proc`, reached as `self` by a way that was not seen as the tool's own.
+        // The guard's own folder in `/proc`, reached through `self` on a path that was not recognized as the tool's own.
         let ours = real.starts_with(format!("/proc/{}", self.itself)) || real.starts_with("/proc/self");
         if ours || self.denies(&real) || self.aliases.contains(&(stat.st_dev, stat.st_ino)) {
             Err(Errno::ACCESS)
@@ -414,7 +414,7 @@ impl Guard {
         self.filesystem.denies(real, &self.base)
     }
 
-    /// How a path of the tool is followed.
+    /// The flags for resolving a path of the tool.
     fn resolving(&self, path: &Path) -> ResolveFlags {
         if is_own_link(path, self.itself) {
             ResolveFlags::empty()
@@ -430,12 +430,12 @@ enum OpenedObject {
     Pipe(OwnedFd),
 }
 
-/// Opens for use what was looked at.
+/// Opens a checked file for use.
 fn reopen(place: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     reopen_with(place, flags, 0o600)
 }
 
-/// The same, with the mode of a nameless file that is made.
+/// As [`reopen`], with the mode for a nameless file that is created.
 fn reopen_with(place: &OwnedFd, flags: OFlags, mode: u32) -> Result<OwnedFd, Errno> {
     let flags =
         flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW) | OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -449,17 +449,17 @@ fn reopen_with(place: &OwnedFd, flags: OFlags, mode: u32) -> Result<OwnedFd, Err
 fn real(place: impl AsFd) -> Result<PathBuf, Errno> {
     let name = format!("/proc/self/fd/{}", place.as_fd().as_raw_fd());
     let text = rustix::fs::readlink(name, Vec::new())?.into_bytes();
-    // A file that was removed keeps its name, with a word behind it.
+    // The path of a deleted file has this suffix.
     let text = text.strip_suffix(b" (deleted)").unwrap_or(&text);
     Ok(PathBuf::from(OsStr::from_bytes(text)))
 }
 
-/// Reads a path of the tool.
+/// Reads a path from the tool's memory.
 fn text(pid: u32, address: u64) -> Result<PathBuf, Errno> {
     let mut whole = Vec::new();
     let mut address = address;
     while whole.len() < MAX_PATH {
-        // Never over the end of a page: the next one may not be there.
+        // Never read across the end of a page, because the next page may not exist.
         let room = usize::try_from(PAGE - address % PAGE).unwrap_or(1);
         let mut part = vec![0; room];
         let read = sys::read_memory(pid, address, &mut part).map_err(|_error| Errno::FAULT)?;
@@ -480,7 +480,7 @@ fn text(pid: u32, address: u64) -> Result<PathBuf, Errno> {
     Err(Errno::NAMETOOLONG)
 }
 
-/// Where a path of the tool starts, and the path with what means "myself" replaced by the one who asks.
+/// The start folder of a tool's path, and the path with references to the process itself replaced by the requesting process.
 fn start(pid: u32, folder: u64, path: PathBuf) -> Result<(OwnedFd, PathBuf), Errno> {
     let own = format!("/proc/{pid}");
     let path = if let Ok(rest) = path.strip_prefix("/proc/self") {
@@ -505,12 +505,13 @@ fn start(pid: u32, folder: u64, path: PathBuf) -> Result<(OwnedFd, PathBuf), Err
     } else {
         format!("{own}/fd/{number}")
     };
-    // A trailing slash asks for a folder; the parts say the same.
+    // A trailing slash requires a folder; the components express the same.
     let path = path.components().as_path().to_owned();
     Ok((rustix::fs::open(base, PATH_ONLY, Mode::empty())?, path))
 }
 
-/// `/proc/PID/fd/N` and `/proc/PID/exe` of the one who asks, which are links by object; never of `guard`, which is us.
+/// Whether the path is `/proc/PID/fd/N` or `/proc/PID/exe` of the requesting process. These links refer to an open object. Always
+/// false for `guard`, which is the guard's own process.
 fn is_own_link(path: &Path, guard: u32) -> bool {
     let parts: Vec<&str> = path.to_str().unwrap_or_default().split('/').skip(1).collect();
     let number = |text: &str| text.parse::<u32>().is_ok();
@@ -523,7 +524,7 @@ fn is_own_link(path: &Path, guard: u32) -> bool {
     }
 }
 
-/// The mask of new files' modes of the one who asks.
+/// The umask of the requesting process.
 fn umask_of(pid: u32) -> u32 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));

@@ -1,4 +1,4 @@
-//! How orders and calls reach the processes of a box: over sockets that only these have, with the tool's streams attached.
+//! Passes orders and calls to the processes of a sandbox, over private sockets, with the tool's streams attached.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -10,15 +10,15 @@ use crate::child::sys;
 use crate::launch::wire::{HEARD, MAX_REQUEST_BYTES, SandboxCall};
 use crate::passing;
 
-/// What the tool's standard streams are.
+/// The tool's standard streams.
 pub(super) struct ToolStreams {
     pub(super) input: OwnedFd,
-    /// None: nobody reads it.
+    /// Standard output and error; `None`: nobody reads them.
     pub(super) output: Option<[OwnedFd; 2]>,
 }
 
 impl ToolStreams {
-    /// Makes them this process's.
+    /// Makes them this process's standard streams.
     pub(super) fn take_places(self) -> io::Result<()> {
         sys::stdin_is(&self.input)?;
         if let Some([out, err]) = &self.output {
@@ -29,7 +29,7 @@ impl ToolStreams {
     }
 }
 
-/// Says to the first process that the filter is installed, and hands it the guard's listener.
+/// Tells the first process that the filter is installed, and passes it the guard's listener.
 pub(super) fn send(socket: BorrowedFd<'_>, listener: Option<&OwnedFd>) -> io::Result<()> {
     match listener {
         Some(listener) => super::send_descriptor(socket, listener.as_fd()),
@@ -37,14 +37,14 @@ pub(super) fn send(socket: BorrowedFd<'_>, listener: Option<&OwnedFd>) -> io::Re
     }
 }
 
-/// What [`send`] has sent; `None`: nothing.
+/// Receives a message of [`send`]; `None`: nothing was sent.
 pub(super) fn receive(socket: &UnixStream) -> Option<Option<OwnedFd>> {
     let got = passing::receive(socket, &mut [0], RecvFlags::DONTWAIT);
     let (bytes, fds) = got.ok()?; // silent-ok: the fault says why
     (bytes == 1).then(|| fds.into_iter().next())
 }
 
-/// Sends a text, its length (4 bytes, little endian) first, with descriptors attached.
+/// Sends a text after its length (4 bytes, little endian), with descriptors attached.
 pub(in crate::child) fn send_whole(
     socket: &UnixStream,
     text: &[u8],
@@ -57,7 +57,7 @@ pub(in crate::child) fn send_whole(
     (&mut &*socket).write_all(whole.get(sent..).unwrap_or_default())
 }
 
-/// Reads such a text; `None`: whoever would have sent it is gone.
+/// Receives such a text; `None`: the sender is gone.
 pub(in crate::child) fn read_whole(socket: &UnixStream) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     let mut length = [0_u8; 4];
     let (got, fds) = passing::receive(socket, &mut length, RecvFlags::WAITALL)?;
@@ -75,8 +75,8 @@ pub(in crate::child) fn read_whole(socket: &UnixStream) -> io::Result<Option<(Ve
     Ok(Some((text, fds)))
 }
 
-/// Waits for the call, all of it, and says that it has come. Called by what becomes the tool, behind all walls; it ends with the
-/// box's first process.
+/// Waits for the complete call and acknowledges it. The process that becomes the tool calls this, fully isolated already. It ends
+/// if the sandbox's first process ends.
 pub(super) fn take(calls: &UnixStream) -> io::Result<(SandboxCall, ToolStreams)> {
     let (text, fds) = match read_whole(calls)? {
         Some(whole) => whole,

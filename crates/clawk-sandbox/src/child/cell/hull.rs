@@ -1,6 +1,6 @@
-//! What the first process of a box begins with, whatever its order: namespaces, groups, and the part of the view that every box
-//! has. In a blank box it is made ahead of the order, and this process has left the host's view by then; what the order asks for
-//! of the host is opened by a visit there.
+//! The sandbox template: the part of a sandbox's first process that no order changes. It consists of namespaces, groups, and the
+//! common part of the view. In a prewarmed sandbox it is made before the order. The process has then left the host's view already,
+//! and visits it again to open what the order needs.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,18 +24,18 @@ use clawk_plan::plan::FsMode;
 
 const OWN: &str = "/proc/self/ns/mnt";
 
-/// A box without an order's part of it.
+/// A sandbox without the parts that depend on an order.
 pub(super) struct SandboxTemplate {
     pub(super) held: Vec<String>,
-    /// Where the group that weighs is entered. Opened while it has a name.
+    /// The file for entering the CPU weight group. Opened while its name is still visible.
     weight: Option<OwnedFd>,
     view: SandboxView,
-    /// Of a blank box.
+    /// The host's mounts; only in a prewarmed sandbox.
     host: Option<HostNamespace>,
 }
 
 impl SandboxTemplate {
-    /// For this order.
+    /// Makes the template for this order.
     pub(super) fn make(
         groups: &RunCgroups,
         identity: ToolIdentity,
@@ -61,7 +61,7 @@ impl SandboxTemplate {
         })
     }
 
-    /// For an order to come, of any mode but `full`.
+    /// Makes the template before the order is known, for every mode but `full`.
     pub(super) fn ahead(
         groups: &RunCgroups,
         identity: ToolIdentity,
@@ -72,7 +72,7 @@ impl SandboxTemplate {
         let host = HostNamespace::leave().map_err(wall("namespaces"))?;
         let view = SandboxView::system(identity, true, false).map_err(wall("mounts"))?;
         view.enter().map_err(wall("mounts"))?;
-        // Whether the way is open, somebody should know before he relies on it.
+        // Check that a visit works, before an order relies on it.
         host.visit(&view.root, || Ok(())).map_err(wall("namespaces"))?;
         Ok(Self {
             held,
@@ -82,13 +82,13 @@ impl SandboxTemplate {
         })
     }
 
-    /// What of the host it was made from, and the host's view. `None`: it has its order.
+    /// The observations of the host from which it was made, and the host's view. `None`: it has its order already.
     pub(super) fn blank(&self) -> Option<(&[super::world::HostObservation], &OwnedFd)> {
         let host = self.host.as_ref()?;
         Some((&self.view.notes.seen, &host.namespace))
     }
 
-    /// Puts the order's part in, and makes the view this process's root. What is held is told so far.
+    /// Adds the order's part, and makes the view this process's root. Adds the enforced mechanisms to the report.
     pub(super) fn finish(
         self,
         (order, enclosure): (&SandboxOrder, &SandboxEnclosure),
@@ -102,7 +102,7 @@ impl SandboxTemplate {
             host,
         } = self;
         if order.call.is_some() {
-            // It does not wait: nobody will look again.
+            // This sandbox does not wait, so the host is not compared again.
             view.notes = super::world::ObservationLog::default();
         }
         let mut notes = std::mem::take(&mut view.notes);
@@ -121,7 +121,7 @@ impl SandboxTemplate {
         drop(host);
         let built = view.built();
         held.extend(built.held.iter().cloned());
-        // When the walls stand: they are our work, not the tool's.
+        // After the isolation is complete: setting it up is clawk's work, not the tool's.
         if let Some(weight) = weight {
             rustix::io::write(&weight, b"0").map_err(|error| wall("cgroup")(error.into()))?;
         }
@@ -129,7 +129,7 @@ impl SandboxTemplate {
     }
 }
 
-/// The namespaces that are made or entered from inside, and the groups that count.
+/// Creates or enters the namespaces and the limiting groups that a process can enter by itself.
 fn separate(
     groups: &RunCgroups,
     identity: ToolIdentity,
@@ -151,16 +151,16 @@ fn separate(
     Ok(held)
 }
 
-/// A mount namespace with the host's mounts, which this process has left and can still visit.
+/// A mount namespace with the host's mounts. This process has left it and can still visit it.
 struct HostNamespace {
     namespace: OwnedFd,
-    /// This process's root there, which need not be the namespace's.
+    /// This process's root there, which may differ from the namespace's root.
     root: OwnedFd,
     home: OwnedFd,
 }
 
 impl HostNamespace {
-    /// Leaves it for a copy.
+    /// Moves this process from the namespace to a copy.
     fn leave() -> io::Result<Self> {
         sys::make_all_private()?;
         let namespace = File::open(OWN)?.into();
@@ -174,7 +174,7 @@ impl HostNamespace {
         })
     }
 
-    /// Does something there, and comes back to `root`.
+    /// Runs `work` there, then returns to `root`.
     fn visit<T>(&self, root: &OwnedFd, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let step = |namespace: &OwnedFd, root: &OwnedFd| -> io::Result<()> {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))?;
@@ -182,7 +182,7 @@ impl HostNamespace {
             Ok(rustix::process::chroot(".")?)
         };
         let done = step(&self.namespace, &self.root).and_then(|()| work());
-        // INVARIANT: nothing goes on among the host's mounts.
+        // INVARIANT: no work continues among the host's mounts.
         if step(&self.home, root).is_err() {
             sys::end(2);
         }

@@ -1,5 +1,6 @@
-//! Who the tool is on the host: never root (R34). Where clawk is root, an id of its own that owns nothing on this machine,
-//! which idmapped mounts turn into the owner of each mounted folder; else clawk's own user, in a user namespace.
+//! The tool's user and group on the host: never root (R34). If clawk is root, the tool gets a separate id that owns nothing on this
+//! machine, and idmapped mounts map it to the owner of each mounted folder. Otherwise the tool has clawk's own user, in a user
+//! namespace.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,11 +10,11 @@ use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets};
 
 use crate::child::sys;
 
-/// First of the ids that boxes of a root clawk take: above what the usual ranges of containers use. A box adds the process
-/// id of its supervisor, so no two that live have the same.
+/// The first id for sandboxes of a root clawk, above the usual id ranges of containers. The supervisor's process id is added, so
+/// that no two running sandboxes have the same id.
 const FIRST_ID: u32 = 0x7000_0000;
 
-/// What a root clawk needs to enclose a tool without a user namespace.
+/// The capabilities that a root clawk needs to isolate a tool without a user namespace.
 const NEEDED: CapabilitySet = CapabilitySet::SYS_ADMIN
     .union(CapabilitySet::SETUID)
     .union(CapabilitySet::SETGID)
@@ -22,12 +23,12 @@ const NEEDED: CapabilitySet = CapabilitySet::SYS_ADMIN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::NET_ADMIN);
 
-/// The tool's ids.
+/// The tool's user and group ids.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ToolIdentity {
     pub(super) uid: u32,
     pub(super) gid: u32,
-    /// Without a user namespace: clawk is root and gives its power up.
+    /// True without a user namespace: clawk is root and drops its privileges.
     pub(super) dropped: bool,
 }
 
@@ -51,7 +52,7 @@ impl ToolIdentity {
         let id = if maps_everything()? {
             FIRST_ID | (own & 0x00ff_ffff)
         } else {
-            // Root of a container: its last ids, which no user of it has.
+            // For root in a container: its last ids, which no user of the container has.
             last_id()?.saturating_sub(1 + own % 4096)
         };
         if id < 1000 {
@@ -66,7 +67,7 @@ impl ToolIdentity {
         })
     }
 
-    /// Gives up every privilege, for good. What is started afterwards can't get any back.
+    /// Drops every privilege permanently. Programs started later can't regain any.
     pub(super) fn assume(&self) -> io::Result<()> {
         for capability in CapabilitySet::all().iter() {
             match rustix::thread::remove_capability_from_bounding_set(capability) {
@@ -103,7 +104,7 @@ impl ToolIdentity {
         self.verify()
     }
 
-    /// Looks whether it worked.
+    /// Checks that the privileges are really gone.
     fn verify(&self) -> io::Result<()> {
         let held = rustix::thread::capabilities(None)?;
         let clean = held.permitted.is_empty() && held.effective.is_empty() && held.inheritable.is_empty();
@@ -116,7 +117,7 @@ impl ToolIdentity {
         }
     }
 
-    /// Writes the maps of the user namespace that `init` was started in.
+    /// Writes the id maps of the user namespace in which `init` was started.
     pub(super) fn map(&self, init: Pid) -> io::Result<()> {
         let folder = format!("/proc/{}", init.as_raw_nonzero());
         std::fs::write(format!("{folder}/setgroups"), "deny")?;
@@ -124,7 +125,8 @@ impl ToolIdentity {
         std::fs::write(format!("{folder}/gid_map"), format!("{0} {0} 1", self.gid))
     }
 
-    /// A user namespace whose mapping shows files of `owner` as the tool's, and what the tool makes as `owner`'s.
+    /// Creates a user namespace for an idmapped mount: files of `owner` appear as the tool's, and files that the tool creates
+    /// belong to `owner`.
     pub(super) fn shown_as(&self, owner: (u32, u32)) -> io::Result<OwnedFd> {
         let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let Some(holder) = sys::fork_into(libc::CLONE_NEWUSER)? else {
@@ -144,7 +146,7 @@ impl ToolIdentity {
     }
 }
 
-/// The lines of an id map: `id` on the disk is `shown` in the mount, all below stay themselves.
+/// The lines of an id map: `id` on disk appears as `shown` in the mount; ids below it stay the same.
 fn extents(id: u32, shown: u32) -> String {
     let mut lines = String::new();
     if id > 0 {

@@ -1,5 +1,5 @@
-//! The first process of a box: builds the walls around itself, gives its privileges up, starts the tool, reaps, and with its
-//! own end ends everything in the box, because the kernel kills a process namespace with its first process.
+//! The first process of a sandbox. It isolates itself, drops its privileges, starts the tool, and reaps processes. When it ends,
+//! everything in the sandbox ends, because the kernel kills a process namespace with its first process.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -26,37 +26,38 @@ use crate::launch::PORT;
 use crate::launch::wire::{SandboxCall, SandboxOrder, SupervisorId, SupervisorReport};
 use clawk_plan::plan::Filesystem;
 
-/// Supervisor to first process: the groups and id maps are in place; start the tool; ask the tool to end.
+/// Messages from the supervisor to the first process: groups and id maps are in place; start the tool; ask the tool to end.
 pub(super) const BUILD: u8 = b'b';
 pub(super) const RUN: u8 = b'r';
 pub(super) const END: u8 = b't';
 
-/// Descriptors of the tool before it is executed: streams, then these.
+/// Descriptor numbers in the tool's process before it executes the program: the streams, then these.
 const FAULT_FD: i32 = 3;
 const HAND_FD: i32 = 4;
 const PROGRAM_FD: i32 = 5;
 const CALLS_FD: i32 = 6;
 
-/// What the first process is given.
+/// The input of the first process.
 pub(super) struct SandboxInit<'a> {
     pub(super) order: &'a SandboxOrder,
     pub(super) enclosure: &'a SandboxEnclosure,
     pub(super) identity: ToolIdentity,
     pub(super) idmaps: HashMap<(u32, u32), OwnedFd>,
     pub(super) control: UnixStream,
-    /// The tool's standard input, or what the call comes by.
+    /// The tool's standard input, or the socket for its call.
     pub(super) input: OwnedFd,
     /// The tool's output, unless it comes with the call.
     pub(super) output: Option<[OwnedFd; 2]>,
     pub(super) door: Option<OwnedFd>,
     pub(super) groups: RunCgroups,
-    /// A network namespace of its own, where one was made ahead.
+    /// The sandbox's network namespace, if one was made in advance.
     pub(super) network: Option<OwnedFd>,
-    /// Of a blank box.
+    /// The template; only in a prewarmed sandbox.
     pub(super) hull: Option<SandboxTemplate>,
 }
 
-/// The first process of a blank box: makes what no order changes, waits for one, and goes on as any other.
+/// The first process of a prewarmed sandbox: makes the parts that no order changes, waits for an order, and continues like any
+/// other.
 pub(super) fn wait_for_order(
     control: UnixStream,
     identity: ToolIdentity,
@@ -68,7 +69,7 @@ pub(super) fn wait_for_order(
         .and_then(|hull| Ok((ordered(&control, &hull)?, hull)));
     let ((parcel, fds), hull) = match parcel {
         Ok(parcel) => parcel,
-        // Nobody waits for a blank box: that there is none says enough.
+        // Nobody waits for a prewarmed sandbox, so its absence is enough of a report.
         Err(_) => sys::end(1),
     };
     let mut fds = fds.into_iter();
@@ -101,7 +102,7 @@ pub(super) fn wait_for_order(
     init.live()
 }
 
-/// Says what a blank box is made from, and waits for its order.
+/// Reports what the prewarmed sandbox was made from, and waits for its order.
 fn ordered(
     control: &UnixStream,
     hull: &SandboxTemplate,
@@ -131,24 +132,24 @@ fn expect(control: &UnixStream, wanted: u8) -> io::Result<()> {
     }
 }
 
-/// Where what becomes the tool has its call from.
+/// How the future tool process gets its call.
 enum CallSource<'a> {
     Order(&'a SandboxCall, ToolStreams),
-    /// It comes over this socket.
+    /// The call comes over this socket.
     Socket(OwnedFd),
 }
 
-/// What becomes the tool.
+/// The process that becomes the tool.
 struct ToolProcess {
     main: Pid,
-    /// The guard's, if there is one.
+    /// The guard's listener, if there is a guard.
     listener: Option<OwnedFd>,
-    /// Closes when the program runs, or says why it does not.
+    /// A pipe that closes when the program runs, or carries the reason why it does not.
     started: OwnedFd,
 }
 
 impl ToolProcess {
-    /// Reads why it could not start, and reaps it; `None`: it runs.
+    /// Reads the reason of a failed start and reaps the process; `None`: the program runs.
     fn fault(&self) -> io::Result<Option<io::Error>> {
         let mut fault = String::new();
         io::Read::read_to_string(&mut std::fs::File::from(self.started.try_clone()?), &mut fault)?;
@@ -160,11 +161,11 @@ impl ToolProcess {
     }
 }
 
-/// The view, the filter, the program by descriptor, the ends of children.
+/// The view, the filter, the program's descriptor, and the descriptor that reports ended children.
 type BuiltEnclosure = (view::BuiltView, &'static filter::Filter, Option<OwnedFd>, OwnedFd);
 
 impl SandboxInit<'_> {
-    /// Never returns: the process ends with the box.
+    /// Runs the first process. Never returns: the process ends with the sandbox.
     pub(super) fn live(mut self) -> ! {
         let code = match self.run() {
             Ok(()) => 0,
@@ -221,7 +222,7 @@ impl SandboxInit<'_> {
         )
     }
 
-    /// Puts up every wall but the filter, which the tool installs last.
+    /// Applies all isolation except the filter, which the tool's process installs last.
     fn build(&mut self) -> io::Result<BuiltEnclosure> {
         let both = (self.order, self.enclosure);
         let hull = match self.hull.take() {
@@ -248,13 +249,13 @@ impl SandboxInit<'_> {
         };
         let (built, mut held) = hull.finish(both, self.identity, &self.idmaps)?;
         held.push(door);
-        // When it is in all its groups: they are the top of what it sees.
+        // After joining all groups: they become the root of the groups that it sees.
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWCGROUP)
             .map_err(|error| wall("namespaces")(error.into()))?;
         let children = children_signal()?;
         held.extend(rlimits::apply(self.order).map_err(wall("rlimits"))?);
         self.identity.assume().map_err(wall("privileges"))?;
-        // A change of ids takes the signal away.
+        // Changing ids clears the parent-death signal, so set it again.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         held.push(format!("uid:{}", self.identity.uid));
         held.extend(
@@ -289,7 +290,7 @@ impl SandboxInit<'_> {
         Ok((built, filter, own, children))
     }
 
-    /// Binds the proxy's socket here and hands it out.
+    /// Binds the proxy's listening socket here and passes it out.
     fn open_door(&self) -> io::Result<&'static str> {
         let Some(door) = &self.door else {
             return Ok("network:empty");
@@ -300,8 +301,8 @@ impl SandboxInit<'_> {
         Ok("network:proxy-only")
     }
 
-    /// Forks what becomes the tool: in a box that waits, ahead of the call, which it reads itself. Returns when it has all walls
-    /// around it, and is about to execute the program or to wait for its call.
+    /// Forks the process that becomes the tool. In a waiting sandbox this happens before the call, which the process reads itself.
+    /// Returns when it is fully isolated and is about to execute the program or to wait for its call.
     fn fork_tool(
         &self,
         source: CallSource<'_>,
@@ -316,7 +317,8 @@ impl SandboxInit<'_> {
             let moved = Cell::new(false);
             let Err(error) = self.become_tool(source, hands, &moved, own.as_ref(), filter);
             let text = error.to_string();
-            // Where it has moved, its old number is another's: of the hand, say, whose other end may be closed.
+            // After the descriptor was moved, its old number may belong to another one, for example to the closed end of the
+            // message socket.
             if moved.get() {
                 sys::write_raw(FAULT_FD, text.as_bytes());
             } else {
@@ -324,7 +326,7 @@ impl SandboxInit<'_> {
             }
             sys::end(127);
         };
-        // The end of the output must be the end of the tool's processes.
+        // End of file on the output must mean that the tool's processes have ended.
         drop((writer, hand_out, source));
         let mut tool = ToolProcess {
             main,
@@ -334,7 +336,7 @@ impl SandboxInit<'_> {
         if filter.notifies || self.order.call.is_none() {
             let mut fds = [PollFd::new(&hand_in, PollFlags::IN)];
             while rustix::event::poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {}
-            // Nothing comes where the tool failed before its filter: the fault says why.
+            // If the tool failed before its filter, no message comes; the fault has the reason.
             tool.listener = match hand::receive(&hand_in) {
                 Some(listener) => listener,
                 None => return Err(tool.fault()?.unwrap_or_else(nothing_said)),
@@ -346,11 +348,11 @@ impl SandboxInit<'_> {
         Ok(tool)
     }
 
-    /// Waits until the tool's program runs; in a box that waits, also for its call, and for the supervisor, who says nothing then
-    /// but that it is over.
+    /// Waits until the tool's program runs. A waiting sandbox also waits for its call, and for the supervisor, which then only
+    /// reports that it is over.
     fn until_started(&self, tool: &ToolProcess, waits: bool) -> io::Result<()> {
         loop {
-            // Without a guard, or a call that may come, their places look at the first's descriptor again.
+            // Without a guard or a possible call, poll the same descriptor again in their places.
             let asked = tool.listener.as_ref().unwrap_or(&tool.started).as_fd();
             let control = match waits {
                 true => self.control.as_fd(),
@@ -366,7 +368,7 @@ impl SandboxInit<'_> {
             if !started.is_empty() {
                 return tool.fault()?.map_or(Ok(()), Err);
             }
-            // Its own program, which the plan names and the view holds: the guard is not at work yet.
+            // This is the program itself, which the plan names and the view contains. The guard does not work yet.
             if asks.contains(PollFlags::IN)
                 && let Some(listener) = &tool.listener
                 && let Some(notice) = sys::next_notice(listener)?
@@ -379,7 +381,7 @@ impl SandboxInit<'_> {
         }
     }
 
-    /// Becomes the tool, or says why not.
+    /// Becomes the tool. Returns the reason if this fails.
     fn become_tool(
         &self,
         source: CallSource<'_>,
@@ -391,7 +393,7 @@ impl SandboxInit<'_> {
         rustix::process::setsid()?;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         rustix::process::umask(Mode::from_raw_mode(0o022));
-        // Whom it was forked from ignores none and catches none.
+        // The parent process ignores no signals and has no handlers.
         sys::unblock_signals()?;
         if let Some(workdir) = &self.order.workdir {
             rustix::process::chdir(workdir.as_str()).map_err(|error| {
@@ -400,7 +402,7 @@ impl SandboxInit<'_> {
                 ))
             })?;
         }
-        // High first, so that no place is taken by another's original.
+        // Move the descriptors to high numbers first, so that no target number is in use.
         let high = |fd: BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, 16);
         let (fault, hand) = (high(fault)?, high(hand)?);
         let own = own.map(|own| high(own.as_fd())).transpose()?;
@@ -414,10 +416,10 @@ impl SandboxInit<'_> {
         sys::move_to(&fault, FAULT_FD)?;
         moved.set(true);
         sys::move_to(&hand, HAND_FD)?;
-        // Without a program by descriptor, or a call to come, its place is taken by something harmless.
+        // Without a program descriptor or a future call, put a harmless descriptor in its place.
         sys::move_to(own.as_ref().unwrap_or(&fault), PROGRAM_FD)?;
         sys::move_to(calls.as_ref().unwrap_or(&fault), CALLS_FD)?;
-        // Closed by number, below: nothing that is owned here may be closed once more when an error leaves.
+        // They are closed by number below. An owner must not close them a second time if an error returns.
         std::mem::forget((fault, hand, own, calls));
         sys::close_from((CALLS_FD + 1).unsigned_abs())?;
         let waits = given.is_none();
@@ -442,13 +444,13 @@ impl SandboxInit<'_> {
         Err(io::Error::new(error.kind(), format!("{error}{}", hint(&error))))
     }
 
-    /// Waits for the tool's end; passes the wish to end on.
+    /// Waits for the tool's end, and passes on a request to end.
     fn tend(&self, main: Pid, children: &OwnedFd, guard: Option<&Guard>) -> io::Result<WaitStatus> {
         loop {
             if let Some(status) = tree::reap(main) {
                 return Ok(status);
             }
-            // Without a guard, the third place looks at the first's descriptor again.
+            // Without a guard, poll the same descriptor again in the third place.
             let asked = guard.map_or(children, |guard| &guard.listener);
             let mut fds = [
                 PollFd::new(children, PollFlags::IN),
@@ -482,8 +484,7 @@ impl SandboxInit<'_> {
     }
 }
 
-/// Installs the filter. In a box that waits, and where the guard answers, says so to the first process; the guard's listener goes
-/// with it.
+/// Installs the filter. In a waiting sandbox, and if there is a guard, tells the first process, together with the guard's listener.
 fn install(filter: &filter::Filter, waits: bool) -> io::Result<()> {
     let listener = sys::install_filter(&filter.program, filter.notifies)?;
     if waits || listener.is_some() {
@@ -492,7 +493,7 @@ fn install(filter: &filter::Filter, waits: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Executes the program. Returns only the reason why it could not.
+/// Executes the program. Returns only the reason why this failed.
 fn execute(call: &SandboxCall, own: bool) -> io::Result<io::Error> {
     let args = texts(std::iter::once(call.program.as_str()).chain(call.args.iter().map(String::as_str)))?;
     let env: Vec<String> = call
@@ -515,7 +516,7 @@ fn nothing_said() -> io::Error {
     io::Error::other("the tool's process ended before its program was started")
 }
 
-/// What would mend the commonest reasons.
+/// A hint for the most common reasons.
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => {
@@ -531,7 +532,7 @@ fn texts<'a>(all: impl Iterator<Item = &'a str>) -> io::Result<Vec<CString>> {
         .collect()
 }
 
-/// The ends of children as a descriptor.
+/// A descriptor that reports ended children.
 fn children_signal() -> io::Result<OwnedFd> {
     use nix::sys::signal::{SigSet, Signal as Number};
     let mut set = SigSet::empty();
@@ -541,12 +542,12 @@ fn children_signal() -> io::Result<OwnedFd> {
     Ok(nix::sys::signalfd::SignalFd::with_flags(&set, flags)?.into())
 }
 
-/// To every process of the box but this one.
+/// Sends a signal to every process of the sandbox except this one.
 fn signal_everybody(signal: Signal) {
     sys::kill_all(signal.as_raw());
 }
 
-/// Kills and reaps what the tool left behind; how many that were.
+/// Kills and reaps processes that the tool left behind; returns how many there were.
 fn sweep() -> u64 {
     let mut swept = 0;
     loop {

@@ -1,4 +1,4 @@
-//! The probe (R32): what a tool would be, looking whether the walls stand. Run in the tool's place at start-up.
+//! The probe (R32): runs in the tool's place at start-up, and checks that the isolation works.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, SocketType};
 use super::identity::ToolIdentity;
 use crate::child::sys;
 
-/// Looks, and ends the process: 0 when every wall holds. A wall that does not is named.
+/// Runs the checks and ends the process: exit code 0 if all pass; otherwise it names the failed one.
 pub(super) fn look(identity: ToolIdentity) -> io::Result<std::convert::Infallible> {
     let refused = |what: &str, held: bool| {
         if held {

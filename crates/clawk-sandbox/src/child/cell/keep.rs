@@ -1,6 +1,6 @@
-//! The agent's own files in the view: each is covered by itself, read-only, and the folders above it are made mount points, so
-//! that the tool can't move them away. What is not there yet, links, and what the host puts in the place of a covered file are
-//! the guard's matter ([`super::guard`]).
+//! Protects the agent's own files in the view. Each file is covered by a read-only mount of itself. The folders above it become
+//! mount points, so that the tool can't move them. Files that do not exist yet, links, and files that the host replaces are
+//! protected by the guard ([`super::guard`]).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::pieces::named;
 use super::view::{SandboxView, attach, copy_of};
 use crate::child::sys::{self, ATTR_RDONLY};
 
-/// Covers what is there of the own files and lies in a writable mount.
+/// Covers the agent's existing own files that are in a writable mount.
 pub(super) fn put(view: &mut SandboxView) -> io::Result<()> {
     if view.kept.is_empty() {
         return Ok(());
@@ -38,7 +38,7 @@ pub(super) fn put(view: &mut SandboxView) -> io::Result<()> {
     Ok(())
 }
 
-/// The deepest piece of the host that shows it may be written.
+/// Whether the deepest mount that shows this file is writable.
 fn is_writable(view: &SandboxView, name: &Path) -> bool {
     let depth = |roots: &[PathBuf]| {
         let holders = roots.iter().filter(|root| name.starts_with(root));
@@ -47,7 +47,7 @@ fn is_writable(view: &SandboxView, name: &Path) -> bool {
     depth(&view.writable) > depth(&view.readable)
 }
 
-/// A link has no content of its own: no mount covers it.
+/// Whether this is a link: a link can't be covered by a mount.
 fn is_link(view: &SandboxView, name: &Path) -> io::Result<bool> {
     let (Some(folder), Some(last)) = (name.parent(), name.file_name()) else {
         return Ok(false);

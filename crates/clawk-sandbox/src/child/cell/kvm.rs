@@ -1,4 +1,4 @@
-//! `/dev/kvm` in the view: for qemu in a box of level `vm`, and nobody else.
+//! Shows `/dev/kvm` in the view; only for qemu in a sandbox of level `vm`.
 
 use std::io;
 use std::path::Path;
@@ -9,12 +9,12 @@ use rustix::process::{Gid, Uid};
 use super::view::{SandboxView, copy_of, open_host, tmpfs};
 use crate::child::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID};
 
-/// Puts the node in its place.
+/// Creates the device node in the view.
 pub(super) fn show(view: &mut SandboxView) -> io::Result<()> {
     let path = Path::new("/dev/kvm");
     let host = open_host(path).map_err(|error| io::Error::other(format!("/dev/kvm: {error}")))?;
     let copy = if view.identity.dropped {
-        // The host's node is its own users'; this one is the box's user's alone.
+        // The host's node belongs to its own users. This one belongs only to the sandbox's user.
         let store = tmpfs(64 << 10, "700", None)?;
         let device = rustix::fs::fstat(&host)?.st_rdev;
         let mode = Mode::RUSR | Mode::WUSR;

@@ -1,5 +1,5 @@
-//! The second wall around files: Landlock rules that say the view once more, so that a mistake in the mounts is not enough.
-//! A hard requirement: without Landlock nothing runs at this level.
+//! The second barrier around files: Landlock rules that repeat the view, so that one mistake in the mounts is not enough. Landlock
+//! is required: without it, nothing runs at this level.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -13,11 +13,11 @@ use rustix::fs::{CWD, FileType, Mode, OFlags};
 
 use super::view::BuiltView;
 
-/// Oldest interface that lets a tool work: before, nothing could be moved to another folder (Linux 5.19). Cutting files short is
-/// part of the next one (Linux 6.2); with this one read-only mounts alone hold that, and the mechanism's name tells.
+/// The oldest Landlock ABI that is usable: before it, files could not be moved to another folder (Linux 5.19). Truncation is part
+/// of the next one (Linux 6.2). With this one, only read-only mounts prevent truncation, and the mechanism's name says so.
 const OLDEST: i32 = 2;
 
-/// The kernel's interface number.
+/// The kernel's Landlock ABI version.
 fn offered() -> i32 {
     [ABI::V7, ABI::V6, ABI::V5, ABI::V4, ABI::V3, ABI::V2]
         .into_iter()
@@ -25,7 +25,7 @@ fn offered() -> i32 {
         .map_or(0, |abi| abi as i32)
 }
 
-/// Whether a rule set with everything of this interface can be made.
+/// Whether a rule set with all rights of this ABI can be created.
 fn accepts(abi: ABI) -> bool {
     let mut set = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     let Ok(with_files) = set.handle_access(AccessFs::from_all(abi)) else {
@@ -52,8 +52,8 @@ fn abi_of(number: i32) -> ABI {
     }
 }
 
-/// Restricts this process and what it starts. `own` is a program that may be executed though the view doesn't hold it.
-/// Gives the mechanism's name for the trace.
+/// Restricts this process and everything that it starts. `own` is a program that may be executed although the view does not contain
+/// it. Returns the mechanism's name for the trace.
 pub(super) fn restrict(view: &BuiltView, own: Option<impl AsFd>) -> io::Result<String> {
     let number = offered();
     if number < OLDEST {
@@ -72,7 +72,7 @@ pub(super) fn restrict(view: &BuiltView, own: Option<impl AsFd>) -> io::Result<S
     }
     let mut rules = set.create().map_err(failed)?;
     let read = AccessFs::from_read(abi);
-    // No device, no socket file: nowhere.
+    // Creating devices and socket files is forbidden everywhere.
     let never = AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::MakeSock;
     let write = AccessFs::from_all(abi) & !never;
     let listing: BitFlags<AccessFs> = AccessFs::ReadDir.into();

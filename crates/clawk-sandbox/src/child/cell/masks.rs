@@ -1,6 +1,6 @@
-//! `denied_paths` in the view (R33). What exists is covered by something empty that nobody may open, and the folders above
-//! it are made mount points, so that the tool can't move them away from the rule. What comes later, or by another name, is
-//! the guard's matter: it judges every opened file by where it really is.
+//! Applies `denied_paths` to the view (R33). Existing paths are covered by an empty file or folder that nobody can open. The
+//! folders above become mount points, so that the tool can't move them away from the rule. Files that are created later, or have
+//! other names, are checked by the guard, which checks the real path of every opened file.
 
 use std::collections::HashSet;
 use std::io;
@@ -16,19 +16,20 @@ use crate::child::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY}
 use clawk_plan::plan::Denied;
 use clawk_plan::preflight::path::lexical;
 
-/// Entries of mounted folders that are looked through for files that fit a pattern. Beyond, only the guard holds.
+/// How many entries of mounted folders are searched for files that match a pattern. Beyond that, only the guard protects them.
 const MAX_ENTRIES: usize = 50_000;
 
-/// What covers a place: an empty file and an empty folder that nobody may open, on a file system of their own. One of each for
-/// all places of a box: a file system for every place is most of what a view costs.
+/// The covers: an empty file and an empty folder that nobody can open, on their own file system. All places of a sandbox share
+/// them, because a file system per place would be most of a view's cost.
 pub(super) struct MaskCovers {
     file: OwnedFd,
     folder: OwnedFd,
 }
 
 impl MaskCovers {
-    /// Linux before 6.15 copies only what is mounted, so the file system is mounted where no path will lead: in mode `full` below the
-    /// view's root, which is not there yet and will hide it; else in a folder of that root, which what is mounted there next hides.
+    /// Creates the covers. Linux before 6.15 can copy only mounted file systems, so the file system is mounted where no path leads.
+    /// In mode `full` that is below the view's root, which will hide it; otherwise in a folder of that root, which the next mount
+    /// there hides.
     pub(super) fn make(hidden: Option<&OwnedFd>) -> io::Result<Self> {
         let store = tmpfs(64 << 10, "000", None)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -50,13 +51,13 @@ impl MaskCovers {
     /// Covers a place.
     pub(super) fn put(&self, target: &OwnedFd) -> io::Result<()> {
         let folder = FileType::from_raw_mode(rustix::fs::fstat(target)?.st_mode) == FileType::Directory;
-        // A copy has the attributes of what it is a copy of.
+        // A copy has the same attributes as the original.
         let cover = copy_of(if folder { &self.folder } else { &self.file }, false)?;
         Ok(attach(&cover, target)?)
     }
 }
 
-/// Covers what the plan denies and what exists of it.
+/// Covers the denied paths that exist.
 pub(super) fn put(view: &mut SandboxView, order: &SandboxEnclosure) -> io::Result<()> {
     let denied = &order.filesystem.denied;
     if denied.is_empty() {
@@ -86,7 +87,7 @@ pub(super) fn put(view: &mut SandboxView, order: &SandboxEnclosure) -> io::Resul
     }
     let mut covered = 0_usize;
     for path in found {
-        // Following links: what is behind the name is what must not be read.
+        // Links are followed, because the target must not be readable.
         if let Ok(target) = view.open(&path) {
             aliases(&target, &mut view.aliases)?;
             view.covers.put(&target)?;
@@ -97,8 +98,7 @@ pub(super) fn put(view: &mut SandboxView, order: &SandboxEnclosure) -> io::Resul
     Ok(())
 }
 
-/// Adds the rule under the name that its folder really has in the view, where a link on the way leads elsewhere: the guard
-/// knows real names only.
+/// If a link leads elsewhere, adds the rule under the real name of its folder in the view, because the guard knows only real names.
 fn rename(view: &mut SandboxView, entry: &Denied, place: &Path) -> io::Result<()> {
     let (folder, name) = match entry.is_pattern() {
         true => (place, None),
@@ -110,7 +110,7 @@ fn rename(view: &mut SandboxView, entry: &Denied, place: &Path) -> io::Result<()
         let fixed = name.map_or_else(|| real.clone(), |name| real.join(name));
         view.denied.push(entry.moved(&fixed).map_err(io::Error::other)?);
     }
-    // The last part may be a link itself: what it leads to is denied, too.
+    // The last component may be a link: its target is denied as well.
     if !entry.is_pattern()
         && let Ok(fd) = view.open(place)
     {
@@ -122,7 +122,7 @@ fn rename(view: &mut SandboxView, entry: &Denied, place: &Path) -> io::Result<()
     Ok(())
 }
 
-/// Remembers denied files that have further names, which no cover reaches.
+/// Records denied files that have other hard links, which covers can't reach.
 fn aliases(target: &OwnedFd, found: &mut HashSet<(u64, u64)>) -> io::Result<()> {
     use std::os::fd::AsRawFd as _;
     use std::os::unix::fs::MetadataExt as _;
@@ -157,7 +157,7 @@ fn aliases(target: &OwnedFd, found: &mut HashSet<(u64, u64)>) -> io::Result<()> 
     Ok(())
 }
 
-/// Makes a folder and those above it, up to the writable mount that holds it, mount points: they can't be renamed then.
+/// Makes a folder and its parents mount points, up to the writable mount that contains it. Mount points can't be renamed.
 pub(super) fn pin(view: &mut SandboxView, folder: &Path) -> io::Result<()> {
     let root = if view.is_full() {
         PathBuf::from("/")
@@ -179,7 +179,7 @@ pub(super) fn pin(view: &mut SandboxView, folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Existing files and folders below `root` that fit a pattern.
+/// Existing files and folders below `root` that match a pattern.
 fn fitting(
     view: &SandboxView,
     order: &SandboxEnclosure,

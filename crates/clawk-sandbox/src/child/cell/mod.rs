@@ -1,5 +1,5 @@
-//! A box: the walls of level `process`. Here is the supervisor's side, outside of them: it makes the namespaces and groups,
-//! keeps the clock, and sees to it that nothing lives on.
+//! A sandbox of level `process`. This module is the supervisor's part, outside the sandbox: it makes the namespaces and groups,
+//! enforces the time limit, and makes sure that no process survives.
 
 mod allowed;
 mod blank;
@@ -46,15 +46,15 @@ use super::{OrderStreams, sys};
 use crate::launch::wire::SandboxOrder;
 use crate::passing;
 
-/// What every box needs and no call changes, made once by the process that supervisors are forked from.
+/// Parts that every sandbox needs and that no call changes. The process that forks supervisors makes them once.
 pub(super) struct CellPrerequisites {
     hierarchies: CgroupHierarchies,
-    /// For the next box: to make one is the longest step of all.
+    /// A network namespace for the next sandbox: creating one is the slowest step.
     network: Option<OwnedFd>,
 }
 
 impl CellPrerequisites {
-    /// The least, so that the first box starts soon: it makes what else it needs itself.
+    /// Makes only the minimum, so that the first sandbox starts soon. That sandbox makes the other parts itself.
     pub(super) fn make() -> Self {
         Self {
             hierarchies: CgroupHierarchies::read(),
@@ -62,14 +62,14 @@ impl CellPrerequisites {
         }
     }
 
-    /// Makes the rest, for all boxes after the first ones.
+    /// Makes the remaining parts, for all sandboxes after the first ones.
     pub(super) fn complete(&mut self) {
         let _ = filter::make_ready(); // silent-ok: each box makes its own then
         self.prepare_if_none();
     }
 
-    /// When a supervisor has been forked, which has the network namespace now: makes one for the next. An ordinary user's belongs to
-    /// the box's user namespace, which is not there yet.
+    /// Makes the next network namespace, after the previous one was given to a forked supervisor. For an ordinary user this is not
+    /// possible: the namespace must belong to the sandbox's user namespace, which does not exist yet.
     pub(super) fn prepare(&mut self) {
         self.network = match rustix::process::geteuid().is_root() {
             true => network::make().ok(), // silent-ok: the box makes its own then, and tells why it can't
@@ -77,30 +77,30 @@ impl CellPrerequisites {
         };
     }
 
-    /// The same, where none is there.
+    /// As [`Self::prepare`], if there is none.
     pub(super) fn prepare_if_none(&mut self) {
         if self.network.is_none() {
             self.prepare();
         }
     }
 
-    /// A process that was forked has the network namespace now, and uses it.
+    /// Drops the network namespace, because a forked process has it now and uses it.
     pub(super) fn give_away(&mut self) {
         self.network = None;
     }
 
-    /// Where it can be used. Its box alone has it: the process that this one was forked from has let go of it.
+    /// The prepared network namespace, if it can be used. Only its sandbox has it: the process that forked this one has closed it.
     fn network_for(&self, identity: ToolIdentity) -> io::Result<Option<OwnedFd>> {
         let network = self.network.as_ref().filter(|_| identity.dropped);
         network.map(OwnedFd::try_clone).transpose()
     }
 
-    /// The one that was made ahead, for who forked with it.
+    /// The network namespace that was made in advance, for the forked process.
     pub(super) fn network(&self) -> io::Result<Option<OwnedFd>> {
         self.network.as_ref().map(OwnedFd::try_clone).transpose()
     }
 
-    /// Before each supervisor: what of the host has changed.
+    /// Reads again what has changed on the host. Called before each supervisor is forked.
     pub(super) fn refresh(&mut self) {
         self.hierarchies.refresh();
     }
@@ -108,7 +108,7 @@ impl CellPrerequisites {
 
 const NAMESPACES: i32 = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 
-/// Runs an order in a box to its end; returns when no process of it is left.
+/// Runs an order in a sandbox to its end. Returns when no process of it is left.
 pub(super) fn run(
     socket: &UnixStream,
     order: &SandboxOrder,
@@ -157,7 +157,7 @@ struct CellParts {
     identity: ToolIdentity,
     idmaps: HashMap<(u32, u32), OwnedFd>,
     streams: OrderStreams,
-    /// Made ahead.
+    /// The network namespace, if it was made in advance.
     network: Option<OwnedFd>,
 }
 
@@ -176,8 +176,8 @@ fn enclose(
     } else {
         libc::CLONE_NEWNET
     };
-    // Where nothing is to be done between the walls and the tool, the first process need not wait for the word; where nothing
-    // is to be done from outside at all, it finds the word when it comes.
+    // If nothing remains to be done between isolation and start, the first process need not wait for permission. If nothing is to
+    // be done from outside at all, the permission is there before it asks.
     let by_itself = order.call.is_some() && !enclosure.door;
     let ahead = identity.dropped && groups.entered_from_inside();
     let said = match ahead {
@@ -230,7 +230,8 @@ fn enclose(
     )
 }
 
-/// Watches over a box to its end. `told`: somebody else says when its tool starts. `host`: what is to be closed when nobody waits.
+/// Watches a sandbox until its end. `told`: another process reports the tool's start. `host`: a descriptor to close when nobody
+/// waits.
 fn attend(
     (socket, control): (&UnixStream, &UnixStream),
     order: &SandboxOrder,
@@ -241,21 +242,22 @@ fn attend(
 ) -> io::Result<()> {
     let mut watch = watch::SandboxWatch::new(socket, control, order, first, told, groups);
     watch.later = host;
-    // Among a thousand children of a tool gone wild, the one that ends them must get its turn. Only root may.
+    // If a tool starts a thousand processes, the supervisor that ends them must still get CPU time. Only root may raise the
+    // priority.
     let _ = rustix::process::setpriority_process(None, -10); // silent-ok: see above
     let ended = match (built, rustix::process::pidfd_open(first, PidfdFlags::empty())) {
         (Ok(()), Ok(handle)) => watch.until_end(&handle).and_then(|()| watch.tell_early()),
         (Err(error), _) => Err(error),
         (_, Err(error)) => Err(wall("pidfd")(error.into())),
     };
-    // Whatever happened: the first process ends, and with it all of them; reaping it waits for that.
+    // In every case, the first process ends, and with it all others. Reaping it waits for that.
     let _ = rustix::process::kill_process(first, rustix::process::Signal::KILL); // silent-ok: it has ended
     reap(first);
     ended?;
     watch.tell_end()
 }
 
-/// What the first process can't do itself.
+/// Does what the first process can't do itself.
 fn prepare(identity: ToolIdentity, first: Pid, groups: &mut RunCgroups) -> io::Result<()> {
     if !identity.dropped {
         identity
@@ -266,16 +268,16 @@ fn prepare(identity: ToolIdentity, first: Pid, groups: &mut RunCgroups) -> io::R
     Ok(())
 }
 
-/// Tells the first process to build the walls, and whether to go on by itself then.
+/// Tells the first process to apply the isolation, and whether it should then continue by itself.
 fn say(groups: &RunCgroups, control: &UnixStream, by_itself: bool) -> io::Result<bool> {
-    // Without a group for it, the weight is set between the two.
+    // Without a CPU group, the weight is set between the two steps.
     let at_once = by_itself && groups.holds_cpu();
     let words: &[u8] = if at_once { &[BUILD, RUN] } else { &[BUILD] };
     word(control, words)?;
     Ok(at_once)
 }
 
-/// A word to the first process. Where that has ended meanwhile, no signal ends this one.
+/// Sends a message to the first process. If that process has ended, no SIGPIPE ends this one.
 fn word(control: &UnixStream, words: &[u8]) -> rustix::io::Result<()> {
     rustix::net::send(control, words, SendFlags::NOSIGNAL).map(drop)
 }
@@ -289,7 +291,7 @@ fn reap(first: Pid) {
     }
 }
 
-/// Names the wall that the kernel did not let us put up. What says more already stays as it is.
+/// Names the mechanism that the kernel refused. An error that is already more specific stays as it is.
 fn wall(name: &str) -> impl Fn(io::Error) -> io::Error + '_ {
     move |error| match error.raw_os_error() {
         Some(_) => io::Error::other(format!("{name}: {error}")),

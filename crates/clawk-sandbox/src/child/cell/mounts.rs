@@ -1,4 +1,4 @@
-//! What the host has mounted, and who owns what stands there: read before the box has a view of its own.
+//! Reads the host's mounts and their owners, before the sandbox has its own view.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,13 +10,13 @@ use super::order::SandboxEnclosure;
 use super::pieces::{open_host, open_mount};
 use clawk_plan::plan::FsMode;
 
-/// Who owns what a descriptor names.
+/// The owner of the file behind a descriptor.
 pub(super) fn owner(fd: impl AsFd) -> io::Result<(u32, u32)> {
     let stat = rustix::fs::fstat(fd)?;
     Ok((stat.st_uid, stat.st_gid))
 }
 
-/// Mount points of this namespace below `/` that mode `full` shows, shallow ones first.
+/// The mount points of this namespace below `/` that mode `full` shows, parents first.
 pub(super) fn mount_points() -> io::Result<Vec<PathBuf>> {
     let text = std::fs::read_to_string("/proc/self/mountinfo")?;
     let mut points: Vec<PathBuf> = text
@@ -35,7 +35,7 @@ pub(super) fn mount_points() -> io::Result<Vec<PathBuf>> {
     Ok(points)
 }
 
-/// mountinfo writes blanks, tabs, line ends and backslashes as three octal digits.
+/// Decodes the octal escapes of mountinfo: blanks, tabs, line ends and backslashes.
 fn unescape(text: &str) -> PathBuf {
     let mut out = Vec::new();
     let mut rest = text.as_bytes();
@@ -55,8 +55,8 @@ fn unescape(text: &str) -> PathBuf {
     PathBuf::from(OsString::from_vec(out))
 }
 
-/// Owners of everything that will be bound, so that their id maps can be made while there is the power to.
-/// What can't be looked at here is refused when it is bound: it has no map then.
+/// The owners of everything that will be mounted, so that their id maps can be made while this process has the privilege. Something
+/// that can't be read here has no id map, and is refused when it is mounted.
 pub(super) fn owners(order: &SandboxEnclosure) -> Vec<(u32, u32)> {
     let writable = clawk_plan::place::writable(&order.filesystem, &order.base);
     let mut owners: Vec<(u32, u32)> = order

@@ -1,5 +1,5 @@
-//! A network namespace with nothing in it but `lo`, made ahead of the box that gets it, and used by that box alone. It costs more
-//! than all other namespaces together.
+//! A network namespace that contains only `lo`. It is made before the sandbox that gets it, and used by that sandbox only. Creating
+//! it costs more than all other namespaces together.
 
 use std::fs::File;
 use std::io;
@@ -12,19 +12,19 @@ use crate::child::sys;
 
 const OWN: &str = "/proc/self/ns/net";
 
-/// Makes one. This process, of one thread, is where it was afterwards.
+/// Creates one. Afterwards this single-threaded process is back in its previous namespace.
 pub(super) fn make() -> io::Result<OwnedFd> {
     let home = OwnedFd::from(File::open(OWN)?);
     nix::sched::unshare(CloneFlags::CLONE_NEWNET)?;
     let made = sys::loopback_up().and_then(|()| File::open(OWN));
-    // INVARIANT: a process that could not come back is of no use, and must fork nothing.
+    // INVARIANT: a process that could not return to its namespace must not fork anything.
     if enter(&home).is_err() {
         sys::end(2);
     }
     Ok(made?.into())
 }
 
-/// Moves this process, of one thread, into it.
+/// Moves this single-threaded process into the namespace.
 pub(super) fn enter(network: &OwnedFd) -> io::Result<()> {
     Ok(move_into_link_name_space(
         network.as_fd(),

@@ -1,4 +1,4 @@
-//! The launcher's order for a box: everything that the box is made of.
+//! The launcher's order for a sandbox: everything from which the sandbox is made.
 
 use std::path::{Path, PathBuf};
 
@@ -7,30 +7,30 @@ use serde::{Deserialize, Serialize};
 use clawk_plan::plan::{Filesystem, FsMode};
 use clawk_plan::preflight::path::lexical;
 
-/// The enclosing part of an order. Its files may hold secrets: no `Debug`.
+/// The isolation part of an order. It has no `Debug`, because its files may contain secrets.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct SandboxEnclosure {
-    /// What of the host's files is visible.
+    /// Which of the host's files are visible.
     pub(crate) filesystem: Filesystem,
-    /// The agent's working directory, absolute: relative paths of the plan start here.
+    /// The agent's working directory, absolute. Relative paths of the plan start here.
     pub(crate) base: PathBuf,
-    /// Further host paths, read-only: where the program is installed.
+    /// Further host paths, read-only: the program's installation.
     pub(crate) read_paths: Vec<PathBuf>,
     /// Files in memory: name and content.
     pub(crate) files: Vec<(String, Vec<u8>)>,
-    /// The allow-list of system calls on top of the deny-list.
+    /// Whether the allow-list of system calls applies in addition to the deny-list.
     pub(crate) strict: bool,
-    /// The tool is this very program: executed by descriptor, in a view that need not hold it.
+    /// Whether the tool is clawk itself: it is then executed by descriptor, and the view need not contain it.
     pub(crate) own: bool,
-    /// Bind the proxy's listening socket.
+    /// Whether to bind the proxy's listening socket.
     pub(crate) door: bool,
-    /// Look from inside whether the walls stand, instead of starting a program.
+    /// Whether to check the isolation from inside instead of starting a program.
     pub(crate) probe: bool,
-    /// Show `/dev/kvm`.
+    /// Whether to show `/dev/kvm`.
     pub(crate) kvm: bool,
 }
 
-/// One piece of the host in the view.
+/// One host path in the view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HostBind {
     pub(super) path: PathBuf,
@@ -38,8 +38,8 @@ pub(super) struct HostBind {
 }
 
 impl SandboxEnclosure {
-    /// Which calls the guard answers: all that name a file, where something is denied that a mount could show; where the agent's
-    /// own files could be written, those that change something.
+    /// Which calls the guard answers. If a mount could show something denied: all calls that name a file. If the agent's own files
+    /// could be written: only calls that change something.
     pub(super) fn judged(&self) -> GuardedCalls {
         let files = &self.filesystem;
         let shows = files.mode == FsMode::Full || !self.binds().is_empty();
@@ -50,14 +50,15 @@ impl SandboxEnclosure {
         }
     }
 
-    /// What is bound beyond the system view, shallow ones first. A path that a mount covers already is not repeated.
+    /// The host paths that are mounted in addition to the system view, parents first. Paths that another mount already contains are
+    /// left out.
     pub(super) fn binds(&self) -> Vec<HostBind> {
         let mut binds: Vec<HostBind> = Vec::new();
         let mounts = self.filesystem.shown_mounts();
         for (path, writable) in mounts {
             let path = lexical(&self.base, &path);
             match binds.iter_mut().find(|bind| bind.path == path) {
-                // Said twice: the narrower word counts.
+                // Listed twice: the stricter permission counts.
                 Some(bind) => bind.writable &= writable,
                 None => binds.push(HostBind { path, writable }),
             }
@@ -76,7 +77,7 @@ impl SandboxEnclosure {
     }
 }
 
-/// The calls that the guard answers.
+/// Which calls the guard answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GuardedCalls {
     Nothing,
@@ -85,7 +86,7 @@ pub(super) enum GuardedCalls {
 }
 
 impl GuardedCalls {
-    /// For the trace; `keeps`: there are own files.
+    /// Names for the trace. `keeps`: the agent's own files are protected.
     pub(super) fn names(self, keeps: bool) -> impl Iterator<Item = String> {
         let denied = (self == Self::All).then_some("guard:denied_paths");
         let own = (self != Self::Nothing && keeps).then_some("guard:own_files");
@@ -93,7 +94,7 @@ impl GuardedCalls {
     }
 }
 
-/// In the system view anyway.
+/// Whether the system view shows this path anyway.
 pub(crate) fn is_system(path: &Path) -> bool {
     [
         "/usr",

@@ -1,4 +1,4 @@
-//! Pieces of the host by descriptor: opened once, by the host's names, and put in place by what was opened.
+//! Host paths as descriptors: each is opened once by its host name, and then mounted by descriptor.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,30 +17,31 @@ use clawk_plan::own::RuntimeFileGuard;
 
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// Opens a path of the host: links are followed, links of `/proc` are not.
+/// Opens a host path. Links are followed, except links of `/proc`.
 pub(in crate::child) fn open_host(path: &Path) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat2(CWD, path, PATH_ONLY, Mode::empty(), ResolveFlags::NO_MAGICLINKS)
 }
 
-/// The same for a mount of the plan: through no link that a tool could have made, also not in this very moment.
+/// Opens a mount of the plan. Links that a tool could have made are not followed, even if it makes them at this moment.
 pub(in crate::child) fn open_mount(path: &Path, writable: &[PathBuf]) -> io::Result<OwnedFd> {
     let real = clawk_plan::place::resolve(path, writable)?;
     let how = ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
     Ok(rustix::fs::openat2(CWD, real, PATH_ONLY, Mode::empty(), how)?)
 }
 
-/// Where a descriptor leads.
+/// The real path of a descriptor.
 pub(in crate::child) fn real_path(fd: impl AsFd) -> io::Result<PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
 }
 
-/// Puts a detached mount on what a descriptor names.
+/// Attaches a detached mount at the target descriptor.
 pub(in crate::child) fn attach(mount: &OwnedFd, target: &OwnedFd) -> rustix::io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     rustix::mount::move_mount(mount, "", target, "", flags)
 }
 
-/// Puts a detached mount over the root of this mount namespace. This process still sees what is below: its own root is there.
+/// Attaches a detached mount over the root of this mount namespace. This process still sees what is below, because its root is
+/// there.
 pub(in crate::child) fn attach_at_root(mount: &OwnedFd) -> rustix::io::Result<()> {
     rustix::mount::move_mount(mount, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
@@ -49,7 +50,7 @@ pub(in crate::child) fn is_folder(fd: impl AsFd) -> io::Result<bool> {
     Ok(FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode) == FileType::Directory)
 }
 
-/// A detached copy of what is mounted at a descriptor.
+/// A detached copy of the mount at a descriptor.
 pub(in crate::child) fn copy_of(fd: impl AsFd, recursive: bool) -> rustix::io::Result<OwnedFd> {
     let mut flags =
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
@@ -63,30 +64,29 @@ pub(in crate::child) fn named(what: &str) -> impl Fn(rustix::io::Errno) -> io::E
     move |error| io::Error::new(io::Error::from(error).kind(), format!("{what}: {error}"))
 }
 
-/// All that an order takes of the host.
+/// All host paths of an order, opened.
 pub(super) struct HostPieces {
     pub(super) binds: Vec<HostMountPiece>,
-    /// A folder of the host.
+    /// The working directory, opened.
     pub(super) workdir: Option<PathBuf>,
     /// The agent's own files.
     pub(super) kept: RuntimeFileGuard,
-    /// For the trace.
+    /// The mechanisms for the trace.
     pub(super) held: Vec<String>,
 }
 
-/// One of the plan's mounts, or where the program is installed.
+/// One of the plan's mounts, or the program's installation.
 pub(super) struct HostMountPiece {
     pub(super) bind: HostBind,
-    /// What the host really calls it.
+    /// Its real path on the host.
     pub(super) real: PathBuf,
-    /// In no place yet; protected as asked for, its owner's files shown as the tool's.
+    /// The mount, not attached yet. It is protected as requested, and its owner's files appear as the tool's.
     pub(super) mount: OwnedFd,
     pub(super) folder: bool,
 }
 
 impl HostPieces {
-    /// To be called where names are the host's. `idmaps`: user namespaces for idmapped mounts, by the owner that they show as the
-    /// tool.
+    /// Opens all paths. Call it while names are the host's. `idmaps` has the user namespaces for idmapped mounts, by owner.
     pub(super) fn gather(
         order: &SandboxEnclosure,
         identity: ToolIdentity,
@@ -146,7 +146,7 @@ impl HostPieces {
                 io::Error::other(format!("the owner of `{shown}` changed while it was mounted"))
             })?;
             if sys::set_idmap(&mount, true, userns).is_err() {
-                // Something below does not know id maps: without what is mounted below, then.
+                // Something below does not support id maps: mount without what is mounted below.
                 mount = copy_of(&fd, false)?;
                 match sys::set_idmap(&mount, false, userns) {
                     Ok(()) => self.held.push(format!("without-submounts:{shown}")),

@@ -1,4 +1,4 @@
-//! Limits per process that the tool inherits.
+//! Limits per process, which the tool inherits.
 
 use std::io;
 
@@ -6,15 +6,15 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::launch::wire::SandboxOrder;
 
-/// Largest file a tool may write, bytes.
+/// The maximum size of a file that a tool may write, in bytes.
 const MAX_FILE_BYTES: u64 = 2 << 30;
-/// Beyond `max_processes`: the box's first process, and room in which the group or the watcher sees the limit passed and
-/// says so, instead of a `fork` that fails without a word.
+/// Added to `max_processes`: the sandbox's first process, and a reserve. With the reserve, the group or the watcher sees and
+/// reports that the limit is exceeded. Otherwise `fork` would only fail without a report.
 const PROCESS_ROOM: u64 = 256;
-/// RLIMIT_DATA is a stop for one process between two looks; runtimes reserve far more than they use.
+/// Added to RLIMIT_DATA, in bytes. RLIMIT_DATA only stops one process between two checks; runtimes reserve far more than they use.
 const DATA_HEADROOM_BYTES: u64 = 1 << 30;
 
-/// Sets them; what is held, for the trace.
+/// Sets the limits. Returns the enforced mechanisms for the trace.
 pub(super) fn apply(order: &SandboxOrder) -> io::Result<Vec<String>> {
     let data = order
         .memory_mb
@@ -25,7 +25,7 @@ pub(super) fn apply(order: &SandboxOrder) -> io::Result<Vec<String>> {
         ("nofile", Resource::Nofile, order.max_open_files),
         ("fsize", Resource::Fsize, MAX_FILE_BYTES),
         ("data", Resource::Data, data),
-        // The id of the box counts alone, or its user in the box's user namespace: no other process of the machine.
+        // Only the sandbox's id counts, or its user in its user namespace: no other processes of the machine are included.
         (
             "nproc",
             Resource::Nproc,
@@ -39,20 +39,20 @@ pub(super) fn apply(order: &SandboxOrder) -> io::Result<Vec<String>> {
     }
     let mut held: Vec<String> = all.iter().map(|(name, ..)| format!("rlimit:{name}")).collect();
     if order.timed {
-        // By the tool's process, which knows its deadline: see `time`.
+        // Set by the tool's process, which knows its deadline: see `time`.
         held.push("rlimit:cpu".to_owned());
     }
     Ok(held)
 }
 
-/// Bounds processor time behind the wall clock: all cores busy for the whole time, and a little.
+/// Limits CPU time as a backup of the time limit: all cores busy for the whole time, plus a little.
 pub(super) fn time(timeout_ms: u64) -> io::Result<()> {
-    // Not `available_parallelism`, which reads control groups and all mounts.
+    // Not `available_parallelism`, because it reads control groups and all mounts.
     let cores = rustix::thread::sched_getaffinity(None).map_or(1, |set| u64::from(set.count()).max(1));
     lower(Resource::Cpu, (timeout_ms / 1000 + 5).saturating_mul(cores))
 }
 
-/// Sets both limits, never above what is in force already.
+/// Sets the soft and the hard limit, but never above the present ones.
 fn lower(resource: Resource, value: u64) -> io::Result<()> {
     let ceiling = getrlimit(resource).maximum.unwrap_or(u64::MAX);
     let value = Some(value.min(ceiling));

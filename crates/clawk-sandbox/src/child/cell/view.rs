@@ -1,5 +1,6 @@
-//! What a box sees of the host's files (R33). Built on a tmpfs of its own before anything of the tool runs; every piece of
-//! the host is resolved once, to a descriptor, and put in place by descriptor.
+//! The view: which of the host's files a sandbox sees (R33). It is built on a tmpfs before anything of the tool runs. Each host
+//! path is resolved once, to a descriptor, and mounted by descriptor.
+//!
 //! Long because the order in which the pieces are put in place matters, and a reader must see all of it.
 
 use std::cell::RefCell;
@@ -22,13 +23,13 @@ use crate::child::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY}
 use clawk_plan::own::RuntimeFileGuard;
 use clawk_plan::plan::Denied;
 
-/// The nodes of `/dev`.
+/// The device nodes of `/dev`.
 const NODES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 /// Parts of the system view that are folders on some systems and links on others.
 const MERGED: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
-/// What of `/proc` tells about the host and not about the box.
+/// Files of `/proc` that describe the host, not the sandbox.
 const PROC_FILES: [&str; 9] = [
     "keys",
     "key-users",
@@ -42,44 +43,45 @@ const PROC_FILES: [&str; 9] = [
 ];
 const PROC_FOLDERS: [&str; 6] = ["acpi", "scsi", "bus", "fs", "irq", "driver"];
 
-/// Largest share of the memory limit that files in `/tmp` may take: half of it. The pages count as memory, too.
+/// Files in `/tmp` may use the memory limit divided by this. Their pages count as memory, too.
 const TMP_SHARE: u64 = 2;
 
-/// Terminals that a box may have open: the kernel has a few thousand for all.
+/// The maximum number of open terminals per sandbox. The kernel has a few thousand for the whole system.
 const MAX_TERMINALS: &str = "32";
 
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// A view under construction: begun without an order ([`SandboxView::system`]) or with all of the host ([`SandboxView::of_host`]), and
-/// finished by what an order asks for ([`SandboxView::finish`]).
+/// A view under construction. It begins without an order ([`SandboxView::system`]) or with the whole host
+/// ([`SandboxView::of_host`]), and is completed with the order's parts ([`SandboxView::finish`]).
 pub(super) struct SandboxView {
     pub(super) identity: ToolIdentity,
-    /// The box's root.
+    /// The sandbox's root.
     pub(super) root: OwnedFd,
-    /// The root's own device: what may be made there without touching the host. `None` in mode `full`.
+    /// The device number of the root's own file system. Files may be created there without touching the host. `None` in mode
+    /// `full`.
     skeleton: Option<u64>,
-    /// The same of the box's own `/tmp`, when it is there.
+    /// The device number of the sandbox's own `/tmp`, if it exists.
     in_memory: Option<u64>,
-    /// Folders that are known to be there.
+    /// Folders that are known to exist.
     made: RefCell<HashSet<PathBuf>>,
     pub(super) readable: Vec<PathBuf>,
     pub(super) writable: Vec<PathBuf>,
     pub(super) held: Vec<String>,
-    /// Denied files that have further names, by device and inode.
+    /// Device and inode of denied files that have other hard links.
     pub(super) aliases: HashSet<(u64, u64)>,
-    /// The denied paths, and what they are called where links on their way have led.
+    /// The denied paths, including their real names behind links.
     pub(super) denied: Vec<Denied>,
-    /// What covers denied places.
+    /// The covers for denied places.
     pub(super) covers: masks::MaskCovers,
-    /// What of the host it was made from.
+    /// Observations of the host from which the view is made.
     pub(super) notes: ObservationLog,
-    /// Folders that can't be moved any more.
+    /// Folders that can no longer be moved.
     pub(super) pinned: HashSet<PathBuf>,
     /// The agent's own files.
     pub(super) kept: RuntimeFileGuard,
 }
 
-/// What the later walls need to know of the view.
+/// The parts of the view that the later isolation steps need.
 pub(super) struct BuiltView {
     pub(super) readable: Vec<PathBuf>,
     pub(super) writable: Vec<PathBuf>,
@@ -90,12 +92,12 @@ pub(super) struct BuiltView {
     pub(super) seen: Vec<HostObservation>,
 }
 
-/// A file system in memory.
+/// Creates a file system in memory.
 pub(super) fn tmpfs(bytes: u64, mode: &str, owner: Option<ToolIdentity>) -> io::Result<OwnedFd> {
     let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(named("tmpfs"))?;
     let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(context.as_fd(), key, value);
     set("size", &bytes.to_string())?;
-    // A folder with a million empty files takes memory, too.
+    // A folder with a million empty files also uses memory.
     set("nr_inodes", &(bytes / 4096).clamp(1024, 1 << 20).to_string())?;
     set("mode", mode)?;
     if let Some(owner) = owner {
@@ -111,7 +113,7 @@ pub(super) fn tmpfs(bytes: u64, mode: &str, owner: Option<ToolIdentity>) -> io::
     )?)
 }
 
-/// The host's root for mode `full`; what is mounted below it follows in [`SandboxView::host`].
+/// The host's root for mode `full`. Mounts below it follow in [`SandboxView::host`].
 fn host_root(identity: ToolIdentity, idmaps: &HashMap<(u32, u32), OwnedFd>) -> io::Result<OwnedFd> {
     let root = open_host(Path::new("/"))?;
     let copy = copy_of(&root, !identity.dropped).map_err(named("the host's root"))?;
@@ -126,8 +128,7 @@ fn host_root(identity: ToolIdentity, idmaps: &HashMap<(u32, u32), OwnedFd>) -> i
 }
 
 impl SandboxView {
-    /// What every box shows but one of mode `full`: programs and libraries, a made-up `/etc`, `/dev`, `/proc`. `kvm`: with the node
-    /// for a machine.
+    /// The view of every mode but `full`: programs and libraries, a synthetic `/etc`, `/dev`, `/proc`. `kvm`: with `/dev/kvm`.
     pub(super) fn system(identity: ToolIdentity, noting: bool, kvm: bool) -> io::Result<Self> {
         sys::make_all_private()?;
         let root = tmpfs(4 << 20, "755", None)?;
@@ -138,7 +139,7 @@ impl SandboxView {
         Ok(view)
     }
 
-    /// Mode `full`: everything of the host but what shows kernel and devices.
+    /// The view of mode `full`: the whole host, except for kernel interfaces and devices.
     pub(super) fn of_host(
         identity: ToolIdentity,
         idmaps: &HashMap<(u32, u32), OwnedFd>,
@@ -164,7 +165,7 @@ impl SandboxView {
                 attach_at_root(&root).map_err(named("the root"))?;
                 rustix::fs::mkdirat(&root, "tmp", Mode::from_raw_mode(0o755))?;
                 let flags = PATH_ONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
-                // Until `/tmp` comes.
+                // Until `/tmp` is mounted.
                 masks::MaskCovers::make(Some(&rustix::fs::openat(&root, "tmp", flags, Mode::empty())?))?
             }
         };
@@ -198,12 +199,12 @@ impl SandboxView {
         self.proc()
     }
 
-    /// Everything of the host is shown.
+    /// Whether the whole host is shown.
     pub(super) fn is_full(&self) -> bool {
         self.skeleton.is_none()
     }
 
-    /// What the order asks for beyond that. `memory_mb` bounds what files in memory may take.
+    /// Adds the order's parts. `memory_mb` limits files in memory.
     pub(super) fn finish(
         &mut self,
         order: &SandboxEnclosure,
@@ -216,7 +217,7 @@ impl SandboxView {
         for piece in pieces.binds {
             self.bind(piece)?;
         }
-        // Where nothing of it is shown, an empty folder stands in its place.
+        // If nothing of the working directory is shown, an empty folder takes its place.
         if let Some(workdir) = pieces.workdir.filter(|_| !self.is_full()) {
             self.folder(&workdir)?;
         }
@@ -230,7 +231,7 @@ impl SandboxView {
         Ok(())
     }
 
-    /// Programs and libraries, and a made-up `/etc`.
+    /// Mounts programs and libraries, and creates a synthetic `/etc`.
     fn programs(&mut self) -> io::Result<()> {
         self.bind_system(Path::new("/usr"))?;
         for name in MERGED {
@@ -263,7 +264,7 @@ impl SandboxView {
         Ok(())
     }
 
-    /// Where a tool may write whatever is mounted: files in memory.
+    /// Mounts the places in memory that a tool can always write to.
     fn memory(&mut self, memory_mb: u64) -> io::Result<()> {
         let shm = tmpfs(((memory_mb << 20) / 4).max(1 << 20), "1777", None)?;
         self.put(&shm, Path::new("/dev/shm"))?;
@@ -275,7 +276,7 @@ impl SandboxView {
         let tmp = tmpfs(bytes.max(1 << 20), "1777", None)?;
         self.in_memory = Some(rustix::fs::fstat(&tmp)?.st_dev);
         self.place(&tmp, Path::new("/tmp"), true)?;
-        // A place of its own and no link: a path in it must be called what the rules call it.
+        // A separate mount and not a link: a path in it must have the name that the rules use.
         self.place(
             &copy_of(self.open(Path::new("/tmp"))?, false)?,
             Path::new("/var/tmp"),
@@ -297,7 +298,7 @@ impl SandboxView {
         Ok(())
     }
 
-    /// What is mounted on the host.
+    /// Mounts the host's mounts.
     fn host(&mut self, idmaps: &HashMap<(u32, u32), OwnedFd>) -> io::Result<()> {
         self.writable.push(PathBuf::from("/"));
         if self.identity.dropped {
@@ -327,13 +328,13 @@ impl SandboxView {
         if let Some(userns) = idmaps.get(&owner).or_else(|| idmaps.get(&(0, 0)))
             && sys::set_idmap(&copy, false, userns).is_err()
         {
-            // Not every file system knows id maps: the tool is a stranger there, which is stronger.
+            // Some file systems do not support id maps. The tool is then a foreign user there, which is stricter.
             self.held.push(format!("unmapped:{}", path.display()));
         }
         self.place(&copy, path, is_folder(&fd)?)
     }
 
-    /// One of the plan's mounts, or where the program is installed.
+    /// Mounts one of the plan's mounts, or the program's installation.
     fn bind(&mut self, piece: HostMountPiece) -> io::Result<()> {
         let HostMountPiece {
             bind,
@@ -344,7 +345,7 @@ impl SandboxView {
         if !self.is_full()
             && let Some(above) = real.parent()
         {
-            // Below a writable mount: what leads to it stays, or the next call would find something else by its name.
+            // Below a writable mount: pin the parents, otherwise the next call would find something else under this name.
             masks::pin(self, above)?;
         }
         self.place(&mount, &real, folder)?;
@@ -402,7 +403,7 @@ impl SandboxView {
         for (node, source) in NODES.into_iter().zip(sources) {
             let path = Path::new("/dev").join(node);
             let copy = copy_of(source, true)?;
-            // These alone are devices: `nodev` everywhere else.
+            // Only these are devices; `nodev` applies everywhere else.
             sys::set_attributes(&copy, false, ATTR_NOSUID | ATTR_NOEXEC, 0)?;
             self.put(&copy, &path)?;
             self.writable.push(path);
@@ -415,8 +416,8 @@ impl SandboxView {
         Ok(())
     }
 
-    /// Terminals of the box's own, for programs that talk to other programs by one. None of the host's is among them. A kernel that
-    /// has none gives none.
+    /// Gives the sandbox its own pseudo-terminals, for programs that need one. The host's terminals are not visible. If the kernel
+    /// does not support this, there are none.
     fn terminals(&mut self) -> io::Result<()> {
         let Ok(context) = rustix::mount::fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC) else {
             return Ok(()); // silent-ok: see above
@@ -433,7 +434,7 @@ impl SandboxView {
         Ok(())
     }
 
-    /// Its own processes, nothing of others', and nothing can be changed there.
+    /// Mounts `/proc` read-only, with only the sandbox's own processes.
     fn proc(&mut self) -> io::Result<()> {
         let context = rustix::mount::fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC).map_err(named("proc"))?;
         rustix::mount::fsconfig_set_string(context.as_fd(), "hidepid", "invisible")
@@ -458,7 +459,7 @@ impl SandboxView {
         Ok(())
     }
 
-    /// Files in memory that only this run sees (R37).
+    /// Creates files in memory that only this run sees (R37).
     fn files(&mut self, order: &SandboxEnclosure) -> io::Result<()> {
         if order.files.is_empty() {
             return Ok(());
@@ -495,23 +496,23 @@ impl SandboxView {
         Ok(())
     }
 
-    /// Opens a place in the view; links lead nowhere else.
+    /// Opens a path in the view. Links can't lead out of it.
     pub(super) fn open(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
         let flags = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         rustix::fs::openat2(&self.root, below(path), PATH_ONLY, Mode::empty(), flags)
     }
 
-    /// Puts a mount on a place that is there.
+    /// Mounts on an existing path.
     pub(super) fn put(&self, mount: &OwnedFd, path: &Path) -> io::Result<()> {
         let target = self.open(path).map_err(named(&path.to_string_lossy()))?;
-        // What is below it now is hidden.
+        // Paths below it are hidden now.
         self.made
             .borrow_mut()
             .retain(|known| known == path || !known.starts_with(path));
         attach(mount, &target).map_err(named(&path.to_string_lossy()))
     }
 
-    /// Puts a mount on a place that is made if it is missing.
+    /// Mounts on a path, which is created if it is missing.
     pub(super) fn place(&self, mount: &OwnedFd, path: &Path, folder: bool) -> io::Result<()> {
         if folder {
             self.folder(path)?;
@@ -532,7 +533,7 @@ impl SandboxView {
         self.put(mount, path)
     }
 
-    /// Makes a folder and those above it, in our own file systems only.
+    /// Creates a folder and its parents, only on the sandbox's own file systems.
     pub(super) fn folder(&self, path: &Path) -> io::Result<()> {
         let mut so_far = PathBuf::from("/");
         for component in path.components() {
@@ -565,7 +566,7 @@ impl SandboxView {
         Ok(())
     }
 
-    /// INVARIANT: nothing is ever made on a file system of the host.
+    /// INVARIANT: nothing is ever created on a file system of the host.
     fn ours(&self, folder: &OwnedFd, path: &Path) -> io::Result<()> {
         let dev = Some(rustix::fs::fstat(folder)?.st_dev);
         if dev == self.skeleton || (self.skeleton.is_some() && dev == self.in_memory) {
@@ -578,11 +579,12 @@ impl SandboxView {
         }
     }
 
-    /// Makes the view this process's root, and lets go of what was.
+    /// Makes the view this process's root, and detaches the old root.
     pub(super) fn enter(&self) -> io::Result<()> {
         rustix::process::fchdir(&self.root)?;
         rustix::process::pivot_root(".", ".").map_err(named("pivot_root"))?;
-        // The host's root lies over ours now; in mode `full` also what covers are copied from, over that. `/..` leads to the topmost.
+        // The host's root now covers the view's root; in mode `full`, the covers' file system covers both. `/..` leads to the
+        // topmost.
         for _ in 0..if self.is_full() { 2 } else { 1 } {
             rustix::mount::unmount(".", UnmountFlags::DETACH).map_err(named("pivot_root"))?;
         }
@@ -606,7 +608,7 @@ impl SandboxView {
     }
 }
 
-/// The number of the mount that a path leads to.
+/// The mount id of the mount that a path leads to.
 fn mount_of(path: &str) -> io::Result<u64> {
     let found = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID)?;
     if found.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
@@ -617,7 +619,7 @@ fn mount_of(path: &str) -> io::Result<u64> {
     Ok(found.stx_mnt_id)
 }
 
-/// A path as the root's descriptor takes it.
+/// The path in the form that calls relative to the root's descriptor need.
 fn below(path: &Path) -> &Path {
     match path.strip_prefix("/") {
         Ok(rest) if rest.as_os_str().is_empty() => Path::new("."),

@@ -1,4 +1,5 @@
-//! The supervisor's watch over a box: the clock, the limits, what the launcher says, what the first process reports.
+//! The supervisor's watch over a sandbox: the time limit, the resource limits, the launcher's messages, and the first process's
+//! reports.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,20 +17,20 @@ use crate::launch::wire::{
     TERMINATE,
 };
 
-/// Shortest and longest pause between two looks at the limits.
+/// The shortest and the longest pause between two checks of the limits.
 const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
 
-/// Pause between two glances at the number of threads in the system.
+/// The pause between two quick checks of the system's number of threads.
 const GLANCE: Duration = Duration::from_millis(4);
 
-/// A look may cost this share of the time: 1/20.
+/// A check may use at most this share of the time: 1/20.
 const LOOK_SHARE: u32 = 20;
 
 fn after(timeout_ms: Option<u64>) -> Option<Instant> {
     timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)))
 }
 
-/// Longest report of the first process, bytes.
+/// The maximum length of a report of the first process, in bytes.
 const MAX_LINE_BYTES: usize = 64 << 10;
 
 pub(super) struct SandboxWatch<'a> {
@@ -37,7 +38,7 @@ pub(super) struct SandboxWatch<'a> {
     control: &'a UnixStream,
     order: &'a SandboxOrder,
     first: Pid,
-    /// Somebody else says when the tool starts.
+    /// Whether another process reports the tool's start.
     told_to_run: bool,
     groups: &'a RunCgroups,
     deadline: Option<Instant>,
@@ -45,19 +46,19 @@ pub(super) struct SandboxWatch<'a> {
     look_at: Instant,
     max_pages: u64,
     glance_at: Instant,
-    /// Threads in the system at the last look.
+    /// The number of threads in the system at the last check.
     threads_then: u64,
     heard: Vec<u8>,
     hit: Option<ReportedLimit>,
     started: bool,
-    /// Nothing ran, and the launcher has been told why.
+    /// Whether nothing ran, and the launcher was told the reason.
     refused: bool,
     end: Option<SupervisorReport>,
-    /// The last report is told.
+    /// Whether the last report was sent.
     told: bool,
-    /// Closed when nobody waits for an answer: the kernel may take its time.
+    /// A descriptor that is closed when nobody waits for an answer, because closing it may take the kernel some time.
     pub(super) later: Option<OwnedFd>,
-    /// No call yet: nothing to look at but whether the launcher lives.
+    /// Whether there is no call yet. Then only the launcher's end is watched.
     waits: bool,
 }
 
@@ -127,7 +128,7 @@ impl<'a> SandboxWatch<'a> {
             if reported {
                 self.listen()?;
             }
-            // The first process reports the end when it is alone in the box.
+            // The first process reports the end when it is alone in the sandbox.
             if ended || self.end.is_some() {
                 return Ok(());
             }
@@ -153,7 +154,7 @@ impl<'a> SandboxWatch<'a> {
         fds.map(|fd| !fd.revents().is_empty())
     }
 
-    /// Reads what the first process reports.
+    /// Reads the reports of the first process.
     fn listen(&mut self) -> io::Result<bool> {
         let mut buffer = [0_u8; 4096];
         let read = match rustix::io::read(self.control, &mut buffer) {
@@ -162,7 +163,7 @@ impl<'a> SandboxWatch<'a> {
             Err(_) => 0, // silent-ok: its end is seen by its handle
         };
         if read == 0 {
-            // Nothing more will come; don't spin until the handle says so.
+            // No more reports come; sleep instead of polling until the handle shows the end.
             std::thread::sleep(Duration::from_micros(200));
             return Ok(false);
         }
@@ -214,7 +215,7 @@ impl<'a> SandboxWatch<'a> {
                 tell(self.socket, &SupervisorReport::Started)?;
             }
             SupervisorReport::Refused { reason } if self.started => {
-                // The tool ran; how it ended is not known.
+                // The tool ran, but how it ended is unknown.
                 let _ = reason; // silent-ok: an end without a status says so
             }
             SupervisorReport::Refused { reason } => {
@@ -226,7 +227,7 @@ impl<'a> SandboxWatch<'a> {
         Ok(())
     }
 
-    /// Who holds the limits of the whole tree.
+    /// The mechanisms that enforce the limits of the whole tree.
     fn limits(&self, held: &mut Vec<String>, missing: &mut Vec<String>) {
         held.extend(self.groups.held());
         let watched = [
@@ -247,7 +248,7 @@ impl<'a> SandboxWatch<'a> {
         }
     }
 
-    /// What the launcher says. False: it is gone.
+    /// Handles the launcher's messages. Returns false if the launcher is gone.
     fn obey(&mut self) -> bool {
         let mut byte = [0_u8; 1];
         match rustix::io::read(self.socket, &mut byte) {
@@ -262,7 +263,7 @@ impl<'a> SandboxWatch<'a> {
         true
     }
 
-    /// The box has got its call, which may take so long. False: that could not be read.
+    /// Handles the start of a call in a waiting sandbox, with its time limit. Returns false if it could not be read.
     fn taken(&mut self) -> bool {
         let mut text = [0_u8; 8];
         if !self.waits || io::Read::read_exact(&mut &*self.socket, &mut text).is_err() {
@@ -284,12 +285,12 @@ impl<'a> SandboxWatch<'a> {
         }
     }
 
-    /// When the next glance is due, where no group counts.
+    /// When the next quick check is due; only if no group counts processes.
     fn next_glance(&self) -> Option<Instant> {
         (!self.groups.holds_processes()).then_some(self.glance_at)
     }
 
-    /// Whether the system has so many more threads that ours may be among them.
+    /// Whether the system has so many new threads that some may belong to the sandbox.
     fn glance(&mut self, now: Instant) -> bool {
         if self.next_glance().is_none_or(|at| at > now) {
             return false;
@@ -301,7 +302,7 @@ impl<'a> SandboxWatch<'a> {
         more > self.order.max_processes
     }
 
-    /// True when a limit is passed.
+    /// Checks the limits. Returns true if one is exceeded.
     fn look(&mut self, now: Instant) -> bool {
         self.later = None;
         self.threads_then = tree::threads_in_system().unwrap_or(0);
@@ -313,13 +314,13 @@ impl<'a> SandboxWatch<'a> {
         hit.is_some()
     }
 
-    /// Counts where no group does.
+    /// Counts processes and memory if no group does.
     fn count(&self) -> Option<ReportedLimit> {
         if self.groups.holds_memory() && self.groups.holds_processes() {
             return None;
         }
         let (pids, usage) = tree::scan();
-        // The box's first process is ours.
+        // The sandbox's first process belongs to clawk.
         if !self.groups.holds_processes() && usage.threads > self.order.max_processes + 1 {
             return Some(ReportedLimit::Processes);
         }
@@ -329,7 +330,7 @@ impl<'a> SandboxWatch<'a> {
         over.then_some(ReportedLimit::Memory)
     }
 
-    /// The last report as soon as it is known: what is left is the first process, which only has to go.
+    /// Sends the last report as soon as its content is known. After that, only the first process still has to end.
     pub(super) fn tell_early(&mut self) -> io::Result<()> {
         match self.end {
             Some(_) if !self.refused => self.tell_end(),
@@ -337,7 +338,7 @@ impl<'a> SandboxWatch<'a> {
         }
     }
 
-    /// The last report, when every process is gone.
+    /// Sends the last report when every process has ended.
     pub(super) fn tell_end(&mut self) -> io::Result<()> {
         if self.told {
             return Ok(());
@@ -373,7 +374,7 @@ impl<'a> SandboxWatch<'a> {
         )
     }
 
-    /// Reads on, now that nobody writes any more.
+    /// Reads the remaining reports, after all writers have ended.
     fn rest(&mut self) -> io::Result<bool> {
         let mut fds = [PollFd::new(self.control, PollFlags::IN)];
         let ready = rustix::event::poll(&mut fds, Some(&Timespec::default()));

@@ -1,6 +1,6 @@
-//! What of the host a box was made from, in words by which it can be looked at again: a box that waits is used only while
-//! the host would still give the very same one. What the box opened itself is told from its own descriptors; what
-//! `denied_paths` lead to is summed up in a digest, by the same function in the box and outside.
+//! Records which parts of the host a sandbox was made from, so that they can be compared later. A waiting sandbox is used only
+//! while the host would still give an identical one. Files that the sandbox opened itself are recorded from its descriptors. The
+//! real places of `denied_paths` are recorded as one digest, which the same function computes inside and outside the sandbox.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -18,36 +18,36 @@ use clawk_plan::place::{PathTrail, trail};
 use clawk_plan::plan::Denied;
 use clawk_plan::preflight::path::lexical;
 
-/// Entries that are looked through for what `denied_paths` say; a box of more does not wait.
+/// How many entries are checked for `denied_paths`. A sandbox that needs more is not prepared in advance.
 const MAX_ENTRIES: usize = 50_000;
 
-/// One thing that was found on the host.
+/// One observation of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum HostObservation {
-    /// What stands there, links followed; `None`: nothing that could be opened.
+    /// A path and the file behind it, links followed; `None`: it could not be opened.
     Place {
         path: PathBuf,
         at: Option<HostFileIdentity>,
-        /// Where it really is, if the box shows it by that name.
+        /// The real path, if the sandbox shows the file under that name.
         real: Option<PathBuf>,
     },
-    /// Where a link leads; `None`: no link.
+    /// The target of a link; `None`: it is not a link.
     Link { path: PathBuf, target: Option<PathBuf> },
-    /// All that `denied_paths` lead to.
+    /// A digest of all real places of `denied_paths`.
     Denied(String),
-    /// The agent's own files.
+    /// A digest of the agent's own files.
     Own(String),
-    /// More than can be looked at again.
+    /// More than can be compared again.
     TooMuch,
 }
 
-/// Which file it is.
+/// Identifies a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HostFileIdentity {
     dev: u64,
     ino: u64,
     kind: u32,
-    /// User and group, where the box shows it as the tool's: not in a user namespace, which has other words for them.
+    /// User and group, if the sandbox shows the file as the tool's. `None` in a user namespace, where ids have other values.
     owner: Option<(u32, u32)>,
 }
 
@@ -62,17 +62,17 @@ impl HostFileIdentity {
     }
 }
 
-/// What a box notes while it is made; nothing, if it does not wait.
+/// The observations that a sandbox records while it is made; none if the sandbox does not wait.
 #[derive(Debug, Default)]
 pub(super) struct ObservationLog {
     pub(super) taken: bool,
-    /// Owners count.
+    /// Whether owners are recorded.
     pub(super) owned: bool,
     pub(super) seen: Vec<HostObservation>,
 }
 
 impl ObservationLog {
-    /// What was opened.
+    /// Records an opened path.
     pub(super) fn place(&mut self, path: &Path, fd: impl AsFd, real: Option<&Path>) -> io::Result<()> {
         if self.taken {
             let at = HostFileIdentity::of(&rustix::fs::fstat(fd)?, self.owned && real.is_some());
@@ -85,7 +85,7 @@ impl ObservationLog {
         Ok(())
     }
 
-    /// What was not there.
+    /// Records a path that does not exist.
     pub(super) fn absent(&mut self, path: &Path) {
         if self.taken {
             self.seen.push(HostObservation::Place {
@@ -96,7 +96,7 @@ impl ObservationLog {
         }
     }
 
-    /// A link, or that there was none.
+    /// Records a link, or that there is none.
     pub(super) fn link(&mut self, path: &Path, target: Option<&Path>) {
         if self.taken {
             self.seen.push(HostObservation::Link {
@@ -106,14 +106,14 @@ impl ObservationLog {
         }
     }
 
-    /// Which files the agent's own are now.
+    /// Records the agent's own files at present.
     pub(super) fn own(&mut self, order: &SandboxEnclosure) {
         if self.taken && !order.filesystem.own.is_empty() {
             self.seen.push(own(order));
         }
     }
 
-    /// What the rules lead to now.
+    /// Records the present places of the rules.
     pub(super) fn denied(&mut self, order: &SandboxEnclosure) {
         if self.taken {
             self.seen.push(denied(order));
@@ -121,7 +121,7 @@ impl ObservationLog {
     }
 }
 
-/// Whether the host still is what a box found.
+/// Whether the host is still as observed.
 pub(crate) fn still(seen: &[HostObservation], order: &SandboxEnclosure) -> bool {
     !seen.is_empty() && seen.iter().all(|one| holds(one, order))
 }
@@ -145,7 +145,8 @@ fn holds(seen: &HostObservation, order: &SandboxEnclosure) -> bool {
     }
 }
 
-/// What all rules lead to: covers, pinned folders, further names of denied files, real names behind links.
+/// The digest of everything that the rules lead to: covers, pinned folders, other hard links of denied files, real names behind
+/// links.
 fn denied(order: &SandboxEnclosure) -> HostObservation {
     let mut sum = DeniedPathsDigest {
         hash: Sha256::new(),
@@ -157,7 +158,7 @@ fn denied(order: &SandboxEnclosure) -> HostObservation {
     }
 }
 
-/// Which files the agent's own are: those that a box covers, and those whose further names it knows.
+/// The digest of the agent's own files: those that a sandbox covers, and those whose other hard links it knows.
 fn own(order: &SandboxEnclosure) -> HostObservation {
     let mut sum = DeniedPathsDigest {
         hash: Sha256::new(),
@@ -190,13 +191,13 @@ struct DeniedPathsDigest {
 }
 
 impl DeniedPathsDigest {
-    /// `None`: too much to look at.
+    /// Adds all rules. `None`: there is too much to check.
     fn all(&mut self, order: &SandboxEnclosure) -> Option<()> {
         let rules = &order.filesystem.denied;
         for rule in rules {
             let place = lexical(&order.base, Path::new(rule.fixed_part()));
             self.text(b"rule", rule.text().as_bytes());
-            // Each folder on the way may be a link, or be another one by now.
+            // Each folder on the path may be a link or have been replaced.
             for part in place.ancestors().skip(1) {
                 self.which(part);
             }
@@ -225,7 +226,7 @@ impl DeniedPathsDigest {
         }
     }
 
-    /// Which file or folder stands there, and where it really is.
+    /// Adds the identity and the real path of a file or folder.
     fn which(&mut self, path: &Path) -> Option<std::fs::Metadata> {
         self.text(b"path", path.as_os_str().as_bytes());
         let Ok(about) = std::fs::metadata(path) else {
@@ -244,7 +245,7 @@ impl DeniedPathsDigest {
         Some(about)
     }
 
-    /// The same, and what is known by further names of it or below it.
+    /// As [`Self::which`]; also adds other hard links of it and of the files below it.
     fn what(&mut self, path: &Path) -> Option<()> {
         let Some(about) = self.which(path) else {
             return Some(());
@@ -273,7 +274,7 @@ impl DeniedPathsDigest {
         Some(())
     }
 
-    /// Existing files and folders below `root` that fit a pattern.
+    /// Existing files and folders below `root` that match a pattern.
     fn fitting(
         &mut self,
         root: PathBuf,

@@ -1,4 +1,4 @@
-//! The thread that makes boxes.
+//! The thread that makes sandboxes for the pool.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -13,17 +13,16 @@ use crate::launch::nursery::ForkServerClient;
 use crate::launch::run::{receive, send_with};
 use crate::launch::wire::{MAX_REPORT_BYTES, SandboxOrder, SupervisorId, SupervisorReport};
 
-/// How long a box may take to be made, milliseconds.
+/// The time limit for making a sandbox, in milliseconds.
 const MAKING_MS: u64 = 5_000;
 
-/// Where a box could not be made, the next try comes after so long, milliseconds: meanwhile calls make their own and say why
-/// they can't.
+/// The pause after a failure to make a sandbox, in milliseconds. In the meantime calls make their own, and report why they can't.
 const AFTER_FAILURE_MS: u64 = 10_000;
 
 pub(super) struct SandboxMaker {
     shelf: Arc<PoolState>,
     nursery: Arc<ForkServerClient>,
-    /// No box of these for a while.
+    /// Configurations for which no sandbox is made for some time.
     failed: HashMap<Vec<u8>, Instant>,
 }
 
@@ -36,7 +35,7 @@ impl SandboxMaker {
         }
     }
 
-    /// Until the pool is dropped.
+    /// Runs until the pool is dropped.
     pub(super) fn serve(mut self, wanted: &Receiver<PrewarmRequest>) {
         let mut open: VecDeque<PrewarmRequest> = VecDeque::new();
         loop {
@@ -54,7 +53,7 @@ impl SandboxMaker {
             };
             match said {
                 Ok(wish) => {
-                    // One wish of a kind at a time: it is filled up to what may wait.
+                    // One request per configuration at a time: it is filled up to the wanted number.
                     if !open.iter().any(|other| other.key == wish.key) {
                         open.push_back(wish);
                     }
@@ -78,7 +77,7 @@ impl SandboxMaker {
                         return;
                     }
                 }
-                // silent-ok: the next call makes its own box, and tells what is wrong
+                // silent-ok: the next call makes its own sandbox and reports the reason
                 Err(_) => {
                     let until = Instant::now() + Duration::from_millis(AFTER_FAILURE_MS);
                     self.failed.insert(wish.key.clone(), until);
@@ -135,7 +134,7 @@ type PrewarmReport = (
     Vec<super::HostObservation>,
 );
 
-/// What a box says until it waits.
+/// Reads a sandbox's reports until it waits.
 fn told(control: &UnixStream) -> io::Result<PrewarmReport> {
     let mut reader = BufReader::new(control);
     let mut held = None;
@@ -168,10 +167,10 @@ fn told(control: &UnixStream) -> io::Result<PrewarmReport> {
     }
 }
 
-/// An order that a box may wait with: the same walls, and nothing of the call.
+/// The order for a waiting sandbox: the same isolation, without the parts of the call. `None`: the order can't wait.
 pub(in crate::launch) fn without_call(order: &SandboxOrder) -> Option<SandboxOrder> {
     let enclosure = order.enclosure.as_ref()?;
-    // Files in memory are the call's own.
+    // Files in memory belong to the call.
     if !order.timed || enclosure.probe || !enclosure.files.is_empty() {
         return None;
     }

@@ -1,4 +1,4 @@
-//! Whether anything was mounted or unmounted, or clawk was moved to other control groups, since a box was made.
+//! Detects whether mounts have changed, or clawk was moved to other control groups, since a sandbox was made.
 
 use std::fs::File;
 
@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use crate::launch::nursery::groups;
 
 pub(super) struct MountWatcher {
-    /// The kernel says on this file when the namespace's mounts have changed. Without it, every look is a change.
+    /// A file on which the kernel reports changes of mounts. Without it, every check counts as a change.
     table: Option<File>,
     groups: String,
     epoch: u64,
@@ -22,7 +22,7 @@ impl MountWatcher {
         }
     }
 
-    /// A number that is the same as long as nothing has changed.
+    /// A number that stays the same as long as nothing has changed.
     pub(super) fn epoch(&mut self) -> u64 {
         let mounted = self.table.as_ref().is_none_or(|table| {
             let mut fds = [PollFd::new(table, PollFlags::PRI)];

@@ -1,5 +1,5 @@
-//! The file tools in a process of their own: `clawk __builtin` under the supervisor, the job as JSON on its standard
-//! input, the reply as JSON on its standard output. What runs there is the very same code, with the same checks.
+//! Runs the file tools in a separate process: `clawk __builtin` under the supervisor, with the job as JSON on standard input and
+//! the reply as JSON on standard output. The process runs the same code with the same checks.
 
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
@@ -13,17 +13,17 @@ use super::{CHECKS, FileToolReply, Job};
 use crate::builtin::launch_error;
 use crate::call::{ExecutorCall, cut, failed, in_time};
 
-/// The first argument of the program that is such a process.
+/// The first argument that starts such a process.
 pub const MODE: &str = "__builtin";
 
-/// Longest job, bytes: the largest content of a write, escaped, and room.
+/// The maximum size of a job, in bytes: the largest content of a write after escaping, plus a reserve.
 const MAX_JOB_BYTES: u64 = 128 << 20;
 
-/// What is told of a broken process's standard error, bytes.
+/// How many bytes of a failed process's standard error are reported.
 const MAX_STDERR_BYTES: usize = 500;
 
-/// Does the job that standard input holds. To be called first thing in `main`, before any thread starts, when the first
-/// argument is [`MODE`]; the process ends with what this returns.
+/// Runs the job on standard input. Call it first in `main`, before any thread starts, if the first argument is [`MODE`]; then end
+/// the process with the returned exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     match answer() {
@@ -45,7 +45,7 @@ fn answer() -> std::io::Result<()> {
     out.flush()
 }
 
-/// The process for this job.
+/// Builds the launch spec of the process for this job.
 pub(super) fn spec(call: &ExecutorCall<'_>, job: &Job) -> Result<Spec, RunError> {
     let text = serde_json::to_vec(job).map_err(|error| RunError::Unavailable(error.to_string()))?;
     let mut spec = Spec::new(OWN_PROGRAM, call.plan.clone());
@@ -57,7 +57,7 @@ pub(super) fn spec(call: &ExecutorCall<'_>, job: &Job) -> Result<Spec, RunError>
     Ok(spec)
 }
 
-/// Runs it to its end and reads its reply. Without one, what it did is not known.
+/// Runs the process and reads its reply. Without a reply, the outcome of the call is unknown.
 pub(super) async fn run(launcher: &Launcher, spec: &Spec) -> Result<RunOutcome, RunError> {
     let mut outcome = in_time(launcher.launch(spec).await.map_err(launch_error)?)?;
     outcome.obtained.mechanisms.push(CHECKS.to_owned());

@@ -1,4 +1,4 @@
-//! `file-edit`: one exact replacement.
+//! `file-edit`: replaces one exact text.
 
 use clawk_kernel::ports::RunOutcome;
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{FileToolStop, Job, read::whole_text, write::replace};
 use crate::call::done;
 
-/// How many places are named when the old text is not unique.
+/// How many positions the error names if the old text is not unique.
 const NAMED_PLACES: usize = 10;
 
 #[derive(Deserialize)]

@@ -1,5 +1,5 @@
-//! The rules about paths against a naive judge, over real folders with links: whatever a call names, by whatever way, no word of a
-//! file comes out that lies in a root that denies or asks, or outside of the agent's folder.
+//! Property test of the path rules against a simple reference check, on real folders with links. Whatever path a call uses, no word
+//! of a file may be returned if the file is under a root that denies or asks, or outside the agent's folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -21,7 +21,7 @@ const TREES: u64 = 150;
 const CALLS: usize = 24;
 const NAMES: [&str; 6] = ["a", "b", "s", ".env", "k", "l"];
 
-/// A small generator with a seed (SplitMix64).
+/// A small seeded random generator (SplitMix64).
 struct SeededDice(u64);
 
 impl SeededDice {
@@ -44,12 +44,12 @@ impl SeededDice {
     }
 }
 
-/// A folder to act in, within one that no link leads out of.
+/// A test folder inside a parent that no link leaves.
 struct Tree {
     _all: tempfile::TempDir,
     all: PathBuf,
     work: PathBuf,
-    /// Files by device and inode, with the word that is in them.
+    /// By device and inode: the word in the file.
     words: BTreeMap<(u64, u64), String>,
 }
 
@@ -110,7 +110,7 @@ impl Tree {
         }
     }
 
-    /// Every file below, by the naive way: no link is followed.
+    /// All files below a folder, found without following links.
     fn files(folder: &Path, found: &mut Vec<PathBuf>) {
         let Ok(about) = folder.symlink_metadata() else {
             return;
@@ -124,7 +124,7 @@ impl Tree {
         }
     }
 
-    /// The words of all files that lie below a root, by any name, or outside.
+    /// The words of all files that are below one of `roots`, under any name, or outside the test folder.
     fn secret(&self, roots: &[&str]) -> BTreeSet<&str> {
         let real = roots
             .iter()
@@ -167,7 +167,7 @@ async fn kernel(tree: &Tree, denied: &[&str], asked: &[&str]) -> Kernel {
     Kernel::start(parts).await.unwrap()
 }
 
-/// Whatever is asked, a person says no.
+/// Answers every approval request with no.
 #[expect(clippy::disallowed_methods, reason = "the test ends it itself")]
 fn refuse(kernel: &Kernel) -> tokio::task::JoinHandle<()> {
     let mut questions = kernel.questions();
@@ -186,7 +186,7 @@ fn refuse(kernel: &Kernel) -> tokio::task::JoinHandle<()> {
     })
 }
 
-/// What came out; `None`: the call was refused.
+/// The call's output; `None`: the call was refused.
 async fn told(kernel: &Kernel, session: SessionId, n: usize, tool: &str, arguments: Value) -> Option<String> {
     let params = ToolCallParams {
         name: tool.to_owned(),
@@ -224,7 +224,7 @@ fn attack(dice: &mut SeededDice, work: &Path) -> (&'static str, Value) {
     }
 }
 
-/// Names of a listing, by where they really are.
+/// The real paths of the names in a listing.
 fn listed(work: &Path, arguments: &Value, told: &str) -> Vec<PathBuf> {
     let folder = work.join(arguments["path"].as_str().unwrap_or("."));
     let lines = told.lines().filter(|line| !line.starts_with(['[', '(']));
@@ -236,7 +236,7 @@ fn listed(work: &Path, arguments: &Value, told: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// By its real name, what is open is never refused; how many such files there are.
+/// Checks that an open file is never refused under its real name. Returns how many such files there are.
 async fn reads_what_is_open(
     tree: &Tree,
     kernel: &Kernel,
@@ -267,7 +267,7 @@ async fn reads_what_is_open(
     read
 }
 
-/// No edit came through.
+/// Checks that no edit changed a closed file.
 fn unchanged(tree: &Tree, closed: &[PathBuf]) {
     let mut files = vec![tree.all.join("deep/o/f")];
     closed.iter().for_each(|root| Tree::files(root, &mut files));
@@ -321,7 +321,7 @@ async fn no_way_leads_to_what_a_naive_judge_calls_closed() {
         person.abort();
         kernel.shutdown("tested", 100).await;
     }
-    // The generator reaches all of it.
+    // The generator must reach all cases.
     assert!(
         read > 100 && refused > 500 && closed > 100,
         "{read} {refused} {closed}"

@@ -1,5 +1,4 @@
-//! What a walk through folders leaves out: what the plan denies, what the rules have a stricter word for, and further names of
-//! files that have one there.
+//! What a folder walk excludes: paths that the plan denies, paths with stricter policy rules, and other hard links to those files.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -13,15 +12,17 @@ use serde_json::Value;
 use super::root::Root;
 use super::{FileTool, FileToolStop, Job};
 
-/// Entries of closed places that are looked through for files of several names; beyond, every file of several names is closed.
+/// How many entries of closed folders are searched for files with several hard links. Above this limit, every file with several
+/// hard links counts as closed.
 const MAX_ENTRIES: usize = 100_000;
 
-/// Files of several names that have one in a closed place. Found outside of the box, which covers those places.
+/// Files that also have a hard link in a closed folder. They are found outside the sandbox, because the sandbox hides these
+/// folders.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum HardLinkedFiles {
-    /// Device and inode of each.
+    /// Device and inode of each file.
     These(HashSet<(u64, u64)>),
-    /// There are too many files to tell.
+    /// There are too many files to list.
     Unknown,
 }
 
@@ -32,7 +33,7 @@ impl Default for HardLinkedFiles {
 }
 
 impl Job {
-    /// Looks for files that must not be read by another name, where this job could read one. Blocking.
+    /// Finds files that must not be read under another hard link, if this job could read one. Blocking.
     pub(super) fn with_linked(mut self) -> Self {
         let named = || {
             let path = self.arguments.get("path").and_then(Value::as_str)?;
@@ -51,13 +52,13 @@ impl Job {
         self
     }
 
-    /// Whether what is at `named`, really at `real`, is left out of a walk.
+    /// Whether a walk excludes the entry `named`, whose real path is `real`.
     pub(super) fn leaves_out(&self, named: &Path, real: &Path, stat: &Stat) -> bool {
         let closed = |path: &Path| self.apart.leaves_out(path) || self.filesystem.denies(path, &self.workdir);
         closed(named) || closed(real) || self.is_linked(stat)
     }
 
-    /// A regular file for reading that is not closed by another of its names.
+    /// Opens a regular file for reading, unless another of its hard links is closed.
     pub(super) fn file(
         &self,
         root: &Root<'_>,
@@ -92,7 +93,7 @@ fn linked(mut open: Vec<PathBuf>) -> HardLinkedFiles {
             return HardLinkedFiles::Unknown;
         };
         left = rest;
-        // silent-ok: what is not there, or can't be looked at, has no name that could be found
+        // silent-ok: a path that does not exist or can't be read has no links to find
         let Ok(about) = path.symlink_metadata() else {
             continue;
         };
@@ -106,7 +107,7 @@ fn linked(mut open: Vec<PathBuf>) -> HardLinkedFiles {
     HardLinkedFiles::These(files)
 }
 
-/// What is said of entries that were left out.
+/// The note about excluded entries.
 pub(super) fn note(count: u64) -> String {
     match count {
         0 => String::new(),

@@ -1,4 +1,4 @@
-//! `file-list`, and the walk that `file-search` uses, too.
+//! `file-list`, and the folder walk that `file-search` uses as well.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use super::root::{Root, real_path};
 use super::{FileToolStop, Job};
 use crate::call::done;
 
-/// Most entries that one listing returns.
+/// The maximum number of entries in one listing.
 const MAX_ENTRIES: usize = 1_000;
 
-/// Most entries that one walk looks at.
+/// The maximum number of entries that one walk visits.
 const MAX_VISITED: usize = 100_000;
 
-/// Deepest folder of a walk.
+/// The maximum depth of a walk.
 const MAX_DEPTH: usize = 64;
 
 #[derive(Deserialize)]
@@ -75,7 +75,7 @@ pub(super) fn list(job: &Job) -> Result<RunOutcome, FileToolStop> {
 
 pub(super) fn glob(text: &str) -> Result<GlobMatcher, FileToolStop> {
     let bad = |error: globset::Error| FileToolStop::Failed(format!("`glob` can't be read: {}", error.kind()));
-    // `*.rs` means any depth, `src/*.rs` exactly there.
+    // `*.rs` matches at any depth, `src/*.rs` only in that folder.
     let anywhere = if text.contains('/') {
         text.to_owned()
     } else {
@@ -89,26 +89,26 @@ pub(super) fn glob(text: &str) -> Result<GlobMatcher, FileToolStop> {
         .compile_matcher())
 }
 
-/// One thing that a walk comes by.
+/// One entry of a walk.
 pub(super) struct WalkEntry<'a> {
-    /// Below the mount.
+    /// The path relative to the mount.
     pub(super) below: &'a Path,
-    /// Below where the walk began.
+    /// The path relative to the start of the walk.
     pub(super) inside: &'a Path,
-    /// Of the entry itself, not of what a link names.
+    /// The metadata of the entry itself; of a link, not of its target.
     pub(super) stat: &'a Stat,
 }
 
-/// How a walk ended.
+/// The result of a walk.
 #[derive(Debug, Default)]
 pub(super) struct WalkSummary {
-    /// It was not cut short: by a bound, or by `visit`.
+    /// Whether the walk was complete: neither a limit nor `visit` ended it.
     pub(super) complete: bool,
-    /// Entries that it came by and that are closed to it; a folder counts as one.
+    /// The number of excluded entries. A folder counts as one.
     pub(super) left_out: u64,
 }
 
-/// Walks what is admitted below `start`, sorted by name, folders after their entry, no link followed.
+/// Walks the admitted entries below `start`, sorted by name, each folder before its content. Links are not followed.
 pub(super) fn walk(
     job: &Job,
     root: &Root<'_>,
@@ -123,7 +123,7 @@ pub(super) fn walk(
     while let Some(folder) = open.pop() {
         let (real, entries) = match entries(root, &folder) {
             Ok(listing) => listing,
-            // A folder below that can't be read is left out; the one that was asked for is an error.
+            // An unreadable subfolder is skipped; an unreadable start folder is an error.
             Err(stop) if folder == start => return Err(stop),
             Err(_) => continue, // silent-ok: see above
         };
@@ -163,7 +163,7 @@ pub(super) fn walk(
     Ok(walked)
 }
 
-/// Where the folder really is, and what is in it.
+/// The real path of a folder, and its entries.
 fn entries(root: &Root<'_>, folder: &Path) -> Result<(PathBuf, Vec<(PathBuf, Stat)>), FileToolStop> {
     use std::os::unix::ffi::OsStrExt as _;
     let shown = root.shown(folder);
@@ -177,7 +177,7 @@ fn entries(root: &Root<'_>, folder: &Path) -> Result<(PathBuf, Vec<(PathBuf, Sta
         if name == "." || name == ".." {
             continue;
         }
-        // Gone since: not an entry any more.
+        // Skip an entry that was deleted in the meantime.
         if let Ok(stat) = rustix::fs::statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             all.push((PathBuf::from(name), stat));
         }

@@ -1,6 +1,6 @@
-//! The file tools. Every path is admitted by the plan as text, opened beneath the mount that admits it without leaving
-//! it through a link, and judged again by the place that was really reached (R33). From level `process` on they run in a
-//! process of their own ([`apart`]), at level `none` inside the agent.
+//! The file tools. The plan first admits each path as text. The file is then opened beneath its mount, without leaving it through a
+//! link, and the real path is checked again (R33). From level `process` on, the tools run in a separate process ([`apart`]); at
+//! level `none`, inside the agent.
 
 mod apart;
 mod edit;
@@ -33,10 +33,10 @@ pub use apart::{MODE, main};
 use crate::call::{ExecutorCall, failed, plainly};
 use left::HardLinkedFiles;
 
-/// What holds a path in its mount, wherever the tool runs.
+/// The mechanism that keeps a path inside its mount, at every level.
 const CHECKS: &str = "checks:filesystem";
 
-/// The largest file whose difference is shown, bytes.
+/// The maximum size of a file for which a preview shows a diff, in bytes.
 const MAX_PREVIEW_BYTES: u64 = 1 << 20;
 
 /// The file tools.
@@ -50,34 +50,34 @@ pub(super) enum FileTool {
     Search,
 }
 
-/// Why a file tool stopped.
+/// The reason why a file tool stopped.
 pub(super) enum FileToolStop {
-    /// The sandbox refuses what was really reached.
+    /// The sandbox refuses the real path.
     Refused(SandboxRefusal),
-    /// What is there is not what a person was shown.
+    /// The file is not the one that was shown to a person.
     Changed(String),
-    /// It failed; the text is for the model.
+    /// The tool failed; the text is for the model.
     Failed(String),
 }
 
 impl FileToolStop {
-    /// An error of the system on `path`.
+    /// An I/O error at `path`.
     fn on(path: &str, error: impl Into<std::io::Error>) -> Self {
         Self::Failed(format!("`{path}`: {}", plainly(&error.into())))
     }
 }
 
-/// All that a file tool needs to know. Owned: it goes to another process, or to a thread that may outlive an abandoned
-/// call for a moment.
+/// All input of a file tool. It owns its data, because it is sent to another process, or to a thread that may briefly outlive an
+/// abandoned call.
 #[derive(Serialize, Deserialize)]
 struct Job {
     tool: FileTool,
     arguments: Map<String, Value>,
     filesystem: Filesystem,
     workdir: PathBuf,
-    /// What was there when a person was asked.
+    /// The files' state when a person was asked.
     marks: Vec<FileMark>,
-    /// What the call leaves out.
+    /// Paths that the call must exclude.
     apart: ExcludedPaths,
     #[serde(default)]
     linked: HardLinkedFiles,
@@ -91,8 +91,8 @@ impl Job {
             .map_err(|error| FileToolStop::Failed(format!("bad arguments: {error}")))
     }
 
-    /// The file that is about to be written must be the one that was shown, by what stands beneath the open folder now.
-    /// Without a question, anything is right.
+    /// Checks that the file to be written is the one that was shown to a person. Compares with the file that is beneath the open
+    /// folder now. If no person was asked, any file is accepted.
     fn same(&self, path: &str, now: Option<&rustix::fs::Stat>) -> Result<(), FileToolStop> {
         let whole = self.workdir.join(path);
         let Some(mark) = self.marks.iter().find(|mark| mark.path == whole) else {
@@ -150,7 +150,7 @@ impl Job {
     }
 }
 
-/// How a job ended, as it crosses between processes.
+/// The result of a job, as it is sent between processes.
 #[derive(Serialize, Deserialize)]
 enum FileToolReply {
     Done {
@@ -194,20 +194,20 @@ impl FileToolReply {
     }
 }
 
-/// What a write would replace.
+/// The content that a write would replace.
 pub(super) enum PriorContent {
-    /// Nothing is there.
+    /// The file does not exist.
     Absent,
-    /// Text, small enough to be compared.
+    /// Text that is small enough for a diff.
     Text(String),
-    /// Something else: what, how much, its digest.
+    /// Other content: its kind, size and digest.
     Other(String),
-    /// It can't be told, and the run will not go well: why.
+    /// The content can't be read, and the write will fail, for this reason.
     Unclear(String),
 }
 
-/// What a write would replace, for a preview: looked at as the tool would reach it, and never outside of what the plan
-/// admits.
+/// Reads the content that a write would replace, for a preview. It uses the same path checks as the tool, and reads nothing that
+/// the plan does not admit.
 pub(super) fn before(look: &InspectedCall<'_>, path: &str) -> PriorContent {
     let found = root::place(
         look.plan.filesystem(),
@@ -249,7 +249,7 @@ fn contents((file, size): (File, u64), path: &str) -> Result<PriorContent, FileT
     Ok(String::from_utf8(bytes).map_or_else(|_| other("a binary file"), PriorContent::Text))
 }
 
-/// The place that a write to `path` would reach, without links on the way; none: the tool will not get there.
+/// The real path that a write to `path` would reach. `None`: the write will be refused.
 pub(crate) fn reaches(plan: &Plan, workdir: &Path, path: &str) -> Option<PathBuf> {
     let apart = ExcludedPaths::default();
     let place = root::place(plan.filesystem(), &apart, workdir, path, true).ok()?; // silent-ok: the tool says why
@@ -257,7 +257,7 @@ pub(crate) fn reaches(plan: &Plan, workdir: &Path, path: &str) -> Option<PathBuf
     let mut holder = place.below.parent().unwrap_or(Path::new(""));
     loop {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
-        // silent-ok: the tool says why
+        // silent-ok: the tool itself reports the reason
         if let Some(real) = place
             .root
             .open(holder, flags, false)
@@ -271,11 +271,11 @@ pub(crate) fn reaches(plan: &Plan, workdir: &Path, path: &str) -> Option<PathBuf
     }
 }
 
-/// The bytes of a file that a tool sends elsewhere, at most `max_bytes`: admitted by the permit's plan and opened beneath its mount
-/// as `file-read` would open it. The inner error is for the model.
+/// Reads a file that a tool sends elsewhere, at most `max_bytes`. The permit's plan must admit it, and it is opened beneath its
+/// mount as by `file-read`. The inner error is for the model.
 ///
 /// # Errors
-/// The sandbox refuses the path, or it is not what a person was shown.
+/// The sandbox refuses the path, or the file is not the one that was shown to a person.
 pub async fn load(permit: &Permit, path: &str, max_bytes: u64) -> Result<Result<Vec<u8>, String>, RunError> {
     let asked = Request::Path {
         path,
@@ -304,7 +304,7 @@ pub async fn load(permit: &Permit, path: &str, max_bytes: u64) -> Result<Result<
     }
 }
 
-/// Runs the tool where the plan's level wants it.
+/// Runs the tool inside the agent or in a process, depending on the plan's level.
 pub(super) async fn run(
     call: &ExecutorCall<'_>,
     launcher: &Launcher,
@@ -326,7 +326,7 @@ pub(super) async fn run(
     if call.plan.level() >= Level::Process {
         return apart::run(launcher, &apart::spec(call, &job)?).await;
     }
-    // Blocking work, away from the async threads.
+    // Blocking work, so it runs outside the async threads.
     match tokio::task::spawn_blocking(move || job.work()).await {
         Ok(result) => FileToolReply::from(result).told(ObtainedEnforcement::open(CHECKS)),
         Err(error) => Err(RunError::Unknown(format!("the file tool broke: {error}"))),

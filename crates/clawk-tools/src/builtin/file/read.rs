@@ -1,4 +1,4 @@
-//! `file-read`.
+//! `file-read`: reads lines of a text file.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -10,16 +10,16 @@ use serde_json::json;
 use super::{FileToolStop, Job};
 use crate::call::done;
 
-/// Most that one call returns, bytes.
+/// The maximum size of one call's result, in bytes.
 const MAX_RETURN_BYTES: usize = 256 << 10;
 
-/// Most that one call reads to find its lines, bytes.
+/// How many bytes one call reads in order to find its lines.
 const MAX_SCAN_BYTES: u64 = 256 << 20;
 
-/// Largest file that is loaded as a whole, bytes.
+/// The maximum size of a file that is loaded as a whole, in bytes.
 const MAX_WHOLE_BYTES: u64 = 8 << 20;
 
-/// How much is looked at to tell text from data, bytes.
+/// How many bytes are checked to distinguish text from binary data.
 const SNIFF_BYTES: usize = 8 << 10;
 
 #[derive(Deserialize)]
@@ -75,7 +75,7 @@ pub(super) fn read(job: &Job) -> Result<RunOutcome, FileToolStop> {
 struct LineExcerpt {
     text: Vec<u8>,
     lines: u64,
-    /// Lines of the file that went by, those taken included.
+    /// The number of lines read so far, including the returned ones.
     passed: u64,
     truncated: bool,
 }
@@ -109,7 +109,7 @@ fn take_lines(
         if taken.passed < first {
             continue;
         }
-        // A line that does not fit is only cut when it is the first: else the next call starts with it.
+        // Only the first line is cut if it does not fit. Otherwise the next call starts with the line.
         if !whole && taken.lines > 0 {
             taken.truncated = true;
             break;
@@ -124,7 +124,7 @@ fn take_lines(
     Ok(taken)
 }
 
-/// Reads one line, keeping at most `room` bytes of it. Returns how much was read, and whether all was kept.
+/// Reads one line and keeps at most `room` bytes of it. Returns how many bytes were read, and whether all were kept.
 fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>, room: usize) -> std::io::Result<(usize, bool)> {
     let mut read = 0;
     loop {
@@ -146,12 +146,12 @@ fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>, room: usize) -> std:
     }
 }
 
-/// A null byte near the beginning.
+/// Whether there is a null byte near the beginning.
 pub(super) fn is_binary(beginning: &[u8]) -> bool {
     beginning.iter().take(SNIFF_BYTES).any(|byte| *byte == 0)
 }
 
-/// A whole text file, if it is small enough and text.
+/// Reads a whole file, if it is small enough and is text.
 pub(super) fn whole_text(file: File, path: &str) -> Result<String, FileToolStop> {
     let mut bytes = Vec::new();
     file.take(MAX_WHOLE_BYTES + 1)

@@ -1,4 +1,4 @@
-//! Opening beneath a mount.
+//! Opening files beneath a mount.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,26 +13,26 @@ use rustix::io::Errno;
 
 use super::FileToolStop;
 
-/// A mount, opened.
+/// An open mount.
 pub(super) struct Root<'a> {
     filesystem: &'a Filesystem,
     apart: &'a ExcludedPaths,
     workdir: &'a Path,
-    /// As the plan names it.
+    /// The path in the plan.
     named: PathBuf,
-    /// Where it really is.
+    /// The real path.
     real: PathBuf,
     fd: OwnedFd,
 }
 
-/// An admitted path and its mount.
+/// An admitted path, with its open mount.
 pub(super) struct ResolvedPath<'a> {
     pub(super) root: Root<'a>,
-    /// Below the mount; empty for the mount itself.
+    /// The path relative to the mount; empty for the mount itself.
     pub(super) below: PathBuf,
 }
 
-/// Admits `path` by the plan and opens its mount.
+/// Checks that the plan admits `path`, and opens its mount.
 pub(super) fn place<'a>(
     filesystem: &'a Filesystem,
     apart: &'a ExcludedPaths,
@@ -63,8 +63,8 @@ pub(super) fn place<'a>(
 }
 
 impl Root<'_> {
-    /// Opens what is at `below`. Links are followed as long as they stay inside the mount; the place reached must be
-    /// admitted, too.
+    /// Opens the entry at `below`. Links are followed as long as they stay inside the mount. The plan must also admit the real
+    /// path.
     pub(super) fn open(&self, below: &Path, flags: OFlags, write: bool) -> Result<OwnedFd, FileToolStop> {
         let shown = self.shown(below);
         let fd = self
@@ -74,7 +74,7 @@ impl Root<'_> {
         Ok(fd)
     }
 
-    /// A regular file for reading. Never blocks on a pipe or a device.
+    /// Opens a regular file for reading. It never blocks on a pipe or a device.
     pub(super) fn file(&self, below: &Path, write: bool) -> Result<(File, rustix::fs::Stat), FileToolStop> {
         let shown = self.shown(below);
         let fd = self.open(below, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, write)?;
@@ -86,8 +86,8 @@ impl Root<'_> {
         }
     }
 
-    /// The file that a write would replace, and its size; `None`: there is none. A link in its place is not followed, as
-    /// writes do not follow it.
+    /// Opens the file that a write would replace, and returns its size; `None`: there is no file. A link is not followed, because
+    /// writes do not follow links either.
     pub(super) fn there(&self, below: &Path) -> Result<Option<(File, u64)>, FileToolStop> {
         let shown = self.shown(below);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
@@ -116,7 +116,7 @@ impl Root<'_> {
         }
     }
 
-    /// The folder that holds `below`, and the name in it. Missing folders are made when `make` is set.
+    /// Opens the folder that contains `below`, and returns the entry's name. If `make` is set, missing folders are created.
     pub(super) fn parent<'p>(
         &self,
         below: &'p Path,
@@ -149,7 +149,7 @@ impl Root<'_> {
         Ok((fd, name))
     }
 
-    /// How the place is called to the model.
+    /// The path that the model sees.
     pub(super) fn shown(&self, below: &Path) -> String {
         let whole = self.named.join(below);
         let short = whole.strip_prefix(self.workdir).unwrap_or(&whole);
@@ -160,14 +160,14 @@ impl Root<'_> {
         }
     }
 
-    /// Whether the plan admits a place below this mount, as text.
+    /// Whether the plan admits this path below the mount, as text.
     pub(super) fn admits(&self, below: &Path) -> bool {
         self.named(below)
             .to_str()
             .is_some_and(|path| permit(self.filesystem, path, false, self.workdir).is_ok())
     }
 
-    /// The place as the plan names it.
+    /// The path under the mount's name in the plan.
     pub(super) fn named(&self, below: &Path) -> PathBuf {
         self.named.join(below)
     }
@@ -179,7 +179,7 @@ impl Root<'_> {
             below
         };
         let mut resolve = ResolveFlags::NO_MAGICLINKS;
-        // A mount of `/` is the whole host: links may lead anywhere in it, and are judged by where they lead.
+        // A mount of `/` is the whole host: links may lead anywhere, and their targets are checked.
         if self.named != Path::new("/") {
             resolve |= ResolveFlags::BENEATH;
         }
@@ -206,7 +206,7 @@ impl Root<'_> {
                 "`{shown}` leads to a place for which the policy has a stricter word; name that place itself"
             )));
         }
-        // The mount may itself lie behind a link; below it, what counts is where we are.
+        // The mount itself may be behind a link. Below it, only the real path counts.
         let place = real
             .strip_prefix(&self.real)
             .map(|below| self.named.join(below))
@@ -225,7 +225,7 @@ pub(super) fn real_path(fd: &OwnedFd) -> std::io::Result<PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
 }
 
-/// The kernel's words for a path that leaves its root are about devices; ours are not.
+/// The kernel's error text for a path that leaves its root talks about devices. This replaces it.
 fn explain(error: Errno) -> std::io::Error {
     match error {
         Errno::XDEV => std::io::Error::other("a link on the way leads out of the allowed folders"),

@@ -1,4 +1,4 @@
-//! `file-search`.
+//! `file-search`: finds lines by a pattern.
 
 use std::io::{BufRead, BufReader};
 use std::ops::ControlFlow;
@@ -16,13 +16,13 @@ use super::root::Root;
 use super::{FileToolStop, Job};
 use crate::call::{cut, done};
 
-/// Results of one search when the caller names no number, and at most.
+/// The number of results of one search: the default, and the maximum.
 const RESULTS: (usize, usize) = (100, 1_000);
 
-/// Longest line of a result, bytes.
+/// The maximum length of a line in the results, in bytes.
 const MAX_LINE_BYTES: usize = 300;
 
-/// Largest file that is searched, bytes.
+/// The maximum size of a file that is searched, in bytes.
 const MAX_FILE_BYTES: i64 = 8 << 20;
 
 #[derive(Deserialize)]
@@ -84,7 +84,7 @@ pub(super) fn search(job: &Job) -> Result<RunOutcome, FileToolStop> {
                     found.skipped += 1;
                     return ControlFlow::Continue(());
                 }
-                // A file that can't be read is left out.
+                // Skip a file that can't be read.
                 match found.search(job, &place.root, below, &pattern) {
                     Ok(flow) => return flow,
                     Err(FileToolStop::Refused(_)) => found.refused += 1,
@@ -100,14 +100,14 @@ pub(super) fn search(job: &Job) -> Result<RunOutcome, FileToolStop> {
 struct SearchMatches {
     lines: Vec<String>,
     most: usize,
-    /// Larger than what is searched.
+    /// Files that are too large to search.
     skipped: u64,
-    /// Where the sandbox refused what was reached.
+    /// Files for which the sandbox refused the real path.
     refused: u64,
 }
 
 impl SearchMatches {
-    /// The answer, with what is not in it.
+    /// Builds the answer, with notes about skipped files.
     fn told(self, complete: bool, left_out: u64) -> RunOutcome {
         let count = self.lines.len();
         let mut text = if count == 0 {

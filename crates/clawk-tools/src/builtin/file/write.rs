@@ -1,4 +1,4 @@
-//! `file-write`, and the atomic replacement that `file-edit` uses, too.
+//! `file-write`, and the atomic replacement that `file-edit` uses as well.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,7 +15,7 @@ use serde_json::json;
 use super::{FileToolStop, Job};
 use crate::call::done;
 
-/// Largest file that is written, bytes.
+/// The maximum size of a written file, in bytes.
 const MAX_WRITE_BYTES: usize = 16 << 20;
 
 #[derive(Deserialize)]
@@ -42,8 +42,8 @@ pub(super) fn write(job: &Job) -> Result<RunOutcome, FileToolStop> {
     ))
 }
 
-/// Puts `bytes` at `name` in one step: whoever reads sees the old file or the new one. Keeps the old one's mode.
-/// True when there was none.
+/// Replaces `target` by `bytes` atomically: readers see the old file or the new one. The old file's mode is kept. Returns true if
+/// there was no file before.
 pub(super) fn replace(
     job: &Job,
     folder: &OwnedFd,
@@ -94,11 +94,11 @@ pub(super) fn replace(
 }
 
 fn keep_mode(file: &File, stat: &rustix::fs::Stat) -> std::io::Result<()> {
-    // Without set-id bits: new content must not run as somebody else.
+    // Drops the set-id bits: new content must not run with another user's rights.
     rustix::fs::fchmod(file, Mode::from_raw_mode(stat.st_mode & 0o777)).map_err(Into::into)
 }
 
-/// A file without a name, so that a process that is ended on the way leaves nothing. Not every file system has them.
+/// Opens a file without a name, so that nothing remains if the process is killed. Some file systems do not support this.
 fn nameless(folder: &OwnedFd) -> Option<File> {
     let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
     rustix::fs::openat(folder, ".", flags, Mode::from_bits_truncate(0o666))
@@ -106,7 +106,7 @@ fn nameless(folder: &OwnedFd) -> Option<File> {
         .map(File::from)
 }
 
-/// Gives a nameless file a temporary name, for only a rename can replace what is there.
+/// Gives a nameless file a temporary name, because only a rename can replace an existing file.
 fn name(file: &File, folder: &OwnedFd) -> std::io::Result<String> {
     let source = format!("/proc/self/fd/{}", file.as_raw_fd());
     free_name(|name| rustix::fs::linkat(rustix::fs::CWD, &source, folder, name, AtFlags::SYMLINK_FOLLOW))
@@ -120,7 +120,7 @@ fn named(folder: &OwnedFd, shown: &str) -> Result<(String, File), FileToolStop> 
         .map_err(|error| FileToolStop::on(shown, error))
 }
 
-/// Tries `make` with temporary names until one is free.
+/// Calls `make` with temporary names until one is free.
 fn free_name<T>(make: impl Fn(&str) -> Result<T, Errno>) -> std::io::Result<(String, T)> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     for _ in 0..100 {

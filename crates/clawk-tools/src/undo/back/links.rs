@@ -1,4 +1,4 @@
-//! Files with several names (hard links), put back as one file.
+//! Restores files with several hard links as one file.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,7 +10,7 @@ use rustix::fs::AtFlags;
 use super::super::look::{self, State};
 use super::{UndoPlan, UndoStep, parent, part};
 
-/// Puts back files that had several names: one name first, then the others as links to it.
+/// Restores files that had several hard links: first one name, then the others as links to it.
 pub(super) fn put(
     kept: (&Path, Option<&SealKeyring>),
     back: &UndoPlan,
@@ -38,11 +38,11 @@ pub(super) fn put(
     }
 }
 
-/// A name of the group that stands as it is to: the first if nothing is to be done to it, else one that still does, with all other
-/// names that it has, else one that is put back.
+/// Chooses a name of the group that has its intended state: the first name if it needs no step; else a name that still has its
+/// content and all of its other names; else a name that is restored.
 fn source(kept: (&Path, Option<&SealKeyring>), first: &Path, steps: &[&UndoStep]) -> io::Result<PathBuf> {
     let is_own = |path: &Path| path == first || steps.iter().any(|step| step.path == path);
-    // A name that is a file with names of another group now must not join the two.
+    // A name that is now linked with a file of another group must not join the two groups.
     let apart = |state: &State| state.linked().is_none_or(|linked| is_own(&linked.first.path()));
     let standing = steps
         .iter()
@@ -63,7 +63,7 @@ fn source(kept: (&Path, Option<&SealKeyring>), first: &Path, steps: &[&UndoStep]
     Ok(step.path.clone())
 }
 
-/// Makes `path` another name of the file at `source`, in one step.
+/// Makes `path` a hard link to `source`, atomically.
 fn link(source: &Path, path: &Path) -> io::Result<()> {
     if look::at(source)?.seen.file() == look::at(path)?.seen.file() {
         return Ok(());

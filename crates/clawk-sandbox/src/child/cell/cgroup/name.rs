@@ -1,25 +1,25 @@
-//! The name of a box's control groups.
+//! The name of a sandbox's control groups.
 
 use std::io;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 
-/// First part of the name of every group of a box.
+/// The prefix of the name of every sandbox's groups.
 const PREFIX: &str = "clawk-box-";
 
-/// First part of the names that earlier versions gave; the supervisor's process id followed.
+/// The prefix that earlier versions used, followed by the supervisor's process id.
 const OLD_PREFIX: &str = "clawk-";
 
 const RANDOM_BYTES: usize = 8;
 
-/// The name of one box's control groups. It is random: process ids repeat in process namespaces that share a control group.
-/// The default, an empty name, is that of a run without groups.
+/// The name of one sandbox's control groups. It is random, because process ids repeat in process namespaces that share a control
+/// group. The default, an empty name, means a run without groups.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct GroupName(String);
 
 impl GroupName {
-    /// A name that no other box has.
+    /// Creates a name that no other sandbox has.
     ///
     /// # Errors
     /// The kernel gives no random bytes.
@@ -31,7 +31,7 @@ impl GroupName {
         Ok(Self(format!("{PREFIX}{}", hex::encode(bytes))))
     }
 
-    /// A folder's name, if it is one that [`GroupName::random`] gives.
+    /// Parses a folder's name. `None` if [`GroupName::random`] could not have made it.
     pub(super) fn parse(name: &str) -> Option<Self> {
         let random = name.strip_prefix(PREFIX)?;
         let fits = random.len() == 2 * RANDOM_BYTES && random.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -43,7 +43,7 @@ impl GroupName {
     }
 }
 
-/// The supervisor's process id in a name that an earlier version gave.
+/// The supervisor's process id in a name from an earlier version.
 pub(super) fn old_supervisor(name: &str) -> Option<i32> {
     name.strip_prefix(OLD_PREFIX)?.parse().ok() // silent-ok: somebody else's name
 }
@@ -57,7 +57,7 @@ mod tests {
         let (one, other) = (GroupName::random().unwrap(), GroupName::random().unwrap());
         assert_ne!(one, other);
         assert_eq!(GroupName::parse(one.as_str()), Some(one.clone()));
-        // An earlier version that runs beside takes none of them for its own.
+        // An earlier version that runs at the same time must not mistake it for its own.
         assert_eq!(old_supervisor(one.as_str()), None);
         for no in [
             "",

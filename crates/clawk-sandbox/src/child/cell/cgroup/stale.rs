@@ -1,4 +1,4 @@
-//! Removes control groups that nobody uses any more.
+//! Removes control groups that are no longer in use.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -9,18 +9,18 @@ use rustix::time::{ClockId, clock_gettime};
 use super::name::{GroupName, old_supervisor};
 use super::{below, mount_of};
 
-/// How a group's folder is opened.
+/// The flags for opening a group's folder.
 pub(super) const FOLDER: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-/// A younger group may be one that its supervisor has made and not locked or entered yet.
+/// A younger group is kept: its supervisor may have created it and not locked or entered it yet. In seconds.
 const MIN_AGE_S: i64 = 10;
 
-/// Removes the groups that supervisors left behind which were killed together with their clawk: groups with a name of ours, in the
-/// places where ours are made, empty (the kernel sees to that), older than [`MIN_AGE_S`], whose supervisor holds no lock on them.
-/// Returns how many were removed.
+/// Removes groups that remain because a supervisor was killed together with its clawk. A group is removed if it has one of clawk's
+/// names, is in a place where clawk creates groups, is empty (the kernel checks this), is older than [`MIN_AGE_S`], and is not
+/// locked. Returns how many were removed.
 pub(crate) fn remove_stale() -> usize {
     let mut removed = 0;
     for holder in holders() {
@@ -28,7 +28,7 @@ pub(crate) fn remove_stale() -> usize {
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
             let candidate = match old_supervisor(name) {
-                // Those had no lock: the process is looked for, whoever that is by now.
+                // Earlier versions had no lock: check whether any process has the id.
                 Some(pid) => !Path::new("/proc").join(format!("{pid}")).exists(),
                 None => GroupName::parse(name).is_some(),
             };
@@ -40,7 +40,7 @@ pub(crate) fn remove_stale() -> usize {
     removed
 }
 
-/// Removes a group if it is old and no supervisor has it.
+/// Removes a group if it is old and no supervisor holds its lock.
 fn remove_unused(group: &Path) -> bool {
     let Ok(folder) = rustix::fs::open(group, FOLDER, Mode::empty()) else {
         return false; // silent-ok: another clawk removed it
@@ -56,9 +56,9 @@ fn is_old(folder: impl AsFd) -> bool {
     rustix::fs::fstat(folder).is_ok_and(|stat| now.saturating_sub(stat.st_mtime) >= MIN_AGE_S)
 }
 
-/// Removes the groups that a lost supervisor left behind.
+/// Removes the groups of a supervisor that was lost.
 pub(crate) fn remove_left(name: &GroupName) {
-    // The name came from a process of ours; a path it can't be.
+    // The name came from a clawk process, but check that it can't be a path.
     let Some(name) = GroupName::parse(name.as_str()) else {
         return;
     };
@@ -67,7 +67,7 @@ pub(crate) fn remove_left(name: &GroupName) {
     }
 }
 
-/// Removes a group, if it is there; the kernel may need a moment after the last process is gone.
+/// Removes a group if it exists. The kernel may need a moment after the last process has ended.
 pub(super) fn vanish(group: &Path) {
     for _ in 0..200 {
         match std::fs::remove_dir(group) {
@@ -79,7 +79,7 @@ pub(super) fn vanish(group: &Path) {
     }
 }
 
-/// Folders in which groups of ours may be: our own groups, and all above them.
+/// Folders that may contain clawk's groups: its own groups and all of their parents.
 fn holders() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();

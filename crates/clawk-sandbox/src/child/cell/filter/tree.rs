@@ -1,5 +1,5 @@
-//! All lists of a box as one program that finds a call by halves: the kernel translates, checks and runs some hundred
-//! instructions for each box where separate lists had two thousand.
+//! Combines all rules of a sandbox into one program that finds a call by binary search. The kernel then translates, checks and runs
+//! a few hundred instructions per sandbox; separate lists would need two thousand.
 
 use std::io;
 
@@ -10,23 +10,23 @@ const JUMP: u16 = 0x05;
 const JUMP_AT_LEAST: u16 = 0x35;
 const RETURN: u16 = 0x06;
 
-/// Longest program that the kernel takes, instructions.
+/// The maximum length of a program that the kernel accepts, in instructions.
 const MAX_LENGTH: usize = 4096;
 
-/// What is said about one call, to the end: each way through it returns.
+/// The complete rules for one call: every path through them returns.
 pub(super) type FilterLeaf = BpfProgram;
 
 fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
     sock_filter { code, jt, jf, k }
 }
 
-/// Ends with this answer.
+/// An instruction that returns this answer.
 pub(super) fn answer(action: u32) -> sock_filter {
     instruction(RETURN, 0, 0, action)
 }
 
-/// `check` judges the architecture and goes on behind its end. `runs`: the first number of each run of calls, ascending from 0,
-/// and what is said about all of it.
+/// Builds the program. `check` checks the architecture and continues after its end. `runs` has, for each run of consecutive calls,
+/// its first number (ascending from 0) and the rules for all of its calls.
 pub(super) fn program(check: BpfProgram, runs: &[(u32, FilterLeaf)]) -> io::Result<BpfProgram> {
     if runs.first().is_none_or(|(first, _)| *first != 0) {
         return Err(io::Error::other("seccomp: nothing is said about the first call"));
@@ -40,7 +40,7 @@ pub(super) fn program(check: BpfProgram, runs: &[(u32, FilterLeaf)]) -> io::Resu
     }
 }
 
-/// A program as bytes, for [`program_of`].
+/// Encodes a program as bytes, for [`program_of`].
 pub(super) fn bytes(program: &[sock_filter]) -> Vec<u8> {
     let one = |one: &sock_filter| {
         let [a, b] = one.code.to_ne_bytes();
@@ -50,7 +50,7 @@ pub(super) fn bytes(program: &[sock_filter]) -> Vec<u8> {
     program.iter().flat_map(one).collect()
 }
 
-/// The program again.
+/// Decodes a program.
 pub(super) fn program_of(bytes: &[u8]) -> io::Result<BpfProgram> {
     let (all, rest) = bytes.as_chunks::<8>();
     if all.is_empty() || !rest.is_empty() {
@@ -74,7 +74,7 @@ fn halves(runs: &[(u32, FilterLeaf)]) -> io::Result<BpfProgram> {
     let (low, high) = (halves(below)?, halves(above)?);
     let mut both = match u8::try_from(low.len()) {
         Ok(over) => vec![instruction(JUMP_AT_LEAST, over, 0, *first)],
-        // Farther than a comparison jumps.
+        // A comparison can't jump this far.
         Err(_) => vec![
             instruction(JUMP_AT_LEAST, 0, 1, *first),
             instruction(JUMP, 0, 0, u32::try_from(low.len()).map_err(io::Error::other)?),

@@ -1,4 +1,4 @@
-//! What a tool does to a name without opening it: remove, make, change the mode, execute.
+//! Guarded calls that use a name without opening it: remove, create, change the mode, execute.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -11,13 +11,13 @@ use super::{Guard, PATH_ONLY, ResolvedName, start, text, umask_of};
 use crate::child::sys::{self, SyscallNotification};
 use clawk_plan::plan::Denied;
 
-/// Entries of a moved folder that are looked through.
+/// How many entries of a moved folder are checked.
 const MAX_ENTRIES: usize = 50_000;
 
 const FILE_KIND: u64 = 0o170_000;
 
 impl Guard {
-    /// A name that is not denied, where something is to be made or removed.
+    /// Checks that a name is not denied, before something is created or removed there.
     fn free(&self, notice: &SyscallNotification, place: (u64, u64)) -> Result<ResolvedName, Errno> {
         let name = self.named(notice, place)?;
         if self.denies(&name.real) {
@@ -45,7 +45,7 @@ impl Guard {
         rustix::fs::unlinkat(&name.folder, &name.last, flags)
     }
 
-    /// A folder, a pipe or an empty file, as `mode` says; devices and sockets are refused before they come here.
+    /// Creates a folder, a pipe or an empty file, depending on `mode`. The filter has refused devices and sockets already.
     pub(super) fn make(
         &self,
         notice: &SyscallNotification,
@@ -94,7 +94,7 @@ impl Guard {
         rustix::fs::chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), mode)
     }
 
-    /// What is open may have been another's when it was opened, and an own file by now.
+    /// Changes the mode of an open file. The file may have become one of the agent's own files after it was opened.
     pub(super) fn chmod_open(&self, notice: &SyscallNotification, fd: u64, mode: u64) -> Result<(), Errno> {
         let number = i32::try_from(fd & 0xffff_ffff).map_err(|_large| Errno::BADF)?;
         let link = format!("/proc/{}/fd/{number}", notice.pid);
@@ -107,8 +107,8 @@ impl Guard {
         rustix::fs::chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), mode)
     }
 
-    /// Judges a program, and lets the kernel start it. A tool of several threads can change the name in between: then it has run
-    /// a denied program, which it still can't read.
+    /// Checks a program and lets the kernel start it. A multi-threaded tool can change the name in between. Then it has run a
+    /// denied program, but it still can't read it.
     pub(super) fn execute(
         &self,
         notice: &SyscallNotification,
@@ -129,7 +129,7 @@ impl Guard {
         };
         match found.and_then(|found| self.admit(&found)) {
             Err(Errno::ACCESS) => sys::answer(&self.listener, notice.id, Err(Errno::ACCESS.raw_os_error())),
-            // What can't be found, the kernel does not find either, and says so.
+            // If the program can't be found, the kernel does not find it either, and reports that.
             Ok(()) | Err(_) => sys::let_through(&self.listener, notice.id), // silent-ok: see above
         }
         Ok(())
@@ -137,8 +137,8 @@ impl Guard {
 }
 
 impl Guard {
-    /// Whether a folder holds something that is denied where it is, and would not be elsewhere. Too much to look through counts
-    /// as that.
+    /// Whether a folder contains something that is denied at its present path and would not be denied elsewhere. Also true if there
+    /// are too many entries to check.
     pub(super) fn holds_denied(&self, folder: &Path) -> bool {
         if !self.filesystem.denied.iter().any(Denied::depends_on_place) {
             return false;

@@ -1,5 +1,5 @@
-//! The agent's own files at the guard: what may not be changed, replaced, moved, or made. Covers hold them as well, until the
-//! host puts another file in the place of a covered one, which takes the cover away.
+//! The guard's checks for the agent's own files: they must not be changed, replaced, moved or created. Mounts also cover these
+//! files, but a cover disappears if the host replaces the covered file.
 
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::{Guard, PATH_ONLY, ResolvedName, real};
 
 impl Guard {
-    /// What is there may be changed: its content, its mode, its names.
+    /// Checks that this file's content, mode and names may be changed.
     pub(super) fn changeable(&self, place: &std::os::fd::OwnedFd) -> Result<(), Errno> {
         if self.kept.is_empty() {
             return Ok(());
@@ -19,7 +19,7 @@ impl Guard {
         Ok(())
     }
 
-    /// Something may be made by this name.
+    /// Checks that an entry with this name may be created.
     pub(super) fn free_entry(&self, name: &ResolvedName) -> Result<(), Errno> {
         if self.kept.is_empty() {
             return Ok(());
@@ -31,7 +31,8 @@ impl Guard {
         Ok(())
     }
 
-    /// The same of a link, which could stand for a folder that leads to an own file and is not there.
+    /// As [`Self::free_entry`], for a link. The link could take the place of a missing folder on the path to one of the agent's own
+    /// files.
     pub(super) fn free_for_link(&self, name: &ResolvedName) -> Result<(), Errno> {
         self.free_entry(name)?;
         let there = || rustix::fs::statat(&name.folder, &name.last, AtFlags::SYMLINK_NOFOLLOW).is_ok();
@@ -41,8 +42,8 @@ impl Guard {
         Ok(())
     }
 
-    /// What is by this name may be moved or removed, and something else may come to be there: also not in the place of a folder
-    /// that leads to an own file.
+    /// Checks that this entry may be moved, removed or replaced: it is not one of the agent's own files and not a folder on the
+    /// path to one.
     pub(super) fn movable(&self, name: &ResolvedName) -> Result<(), Errno> {
         if self.kept.is_empty() {
             return Ok(());
@@ -55,7 +56,7 @@ impl Guard {
         let mode = rustix::fs::Mode::empty();
         if let Ok(place) = rustix::fs::openat(&name.folder, &name.last, flags, mode) {
             let stat = rustix::fs::statat(&place, "", AtFlags::EMPTY_PATH)?;
-            // Where capitals don't count, one file has many names.
+            // On a file system that ignores case, one file has many names.
             if self.kept.is_above(stat.st_dev, stat.st_ino) || self.kept.holds(&real(&place)?) {
                 return Err(Errno::ROFS);
             }
