@@ -58,8 +58,10 @@ payloads! {
     /// `ckp.message.accepted`: with the whole door (R39), by which [`crate::door::Origin`] is rebuilt.
     MessageAccepted<'a> {
         author_kind: AuthorKind,
-        channel: Option<&'a str>, conversation: Option<&'a str>, direct: Option<bool>, door: &'a str, message_id: Uuid,
-        platform_ids: &'a [String], #[serde(skip_serializing_if = "BTreeSet::is_empty")] repeats: &'a BTreeSet<String>, role: &'a str,
+        channel: Option<&'a str>, conversation: Option<&'a str>, direct: Option<bool>, door: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")] effort: Option<&'a str>, message_id: Uuid, platform_ids: &'a [String],
+        #[serde(skip_serializing_if = "Option::is_none")] provider: Option<&'a str>,
+        #[serde(skip_serializing_if = "BTreeSet::is_empty")] repeats: &'a BTreeSet<String>, role: &'a str,
         sender: &'a str, size_bytes: u64, task_id: Option<&'a str>, text_hash: Digest,
     }
     /// `ckp.message.attached`.
@@ -89,6 +91,11 @@ payloads! {
     }
     /// `ckp.conversation.cleared`.
     ConversationCleared<'a> { by: &'a str, messages: usize }
+    /// `ckp.conversation.model`. Without a provider: the manifest's order again.
+    ConversationModel<'a> {
+        by: &'a str, #[serde(skip_serializing_if = "Option::is_none")] effort: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")] provider: Option<&'a str>,
+    }
     /// `ckp.message.dead`.
     MessageDead<'a> {
         message_id: Uuid, reason: ChainText, #[serde(skip_serializing_if = "Option::is_none")] why: Option<&'a str>,

@@ -44,6 +44,7 @@ mod member;
 mod memory;
 mod message_frame;
 mod model_catalogue;
+mod model_choice;
 pub mod moved;
 mod narrow;
 mod notice;
@@ -111,6 +112,7 @@ pub use kernel::{
 pub use mailbox::MAILBOX;
 pub use message_frame::join_frame;
 pub use model_catalogue::{CatalogueError, ModelCatalogue, ModelDialect, ModelFacts};
+pub use model_choice::{ModelChoiceError, ModelInUse};
 pub use notice::{
     ApprovalAnswer, ApprovalPlanStep, ApprovalQuestion, Plan, SessionNotice, TurnEnd, TurnStop as TalkStop,
     WaitingApproval,

@@ -28,6 +28,7 @@ use crate::lifecycle::AgentLifecycle;
 use crate::mailbox::{MAILBOX, Mailbox, MailboxItem, MailboxSlot, MailboxText};
 use crate::member::Member;
 use crate::message_frame;
+use crate::model_choice::{self, ModelChoice, ModelChoiceError, ModelInUse};
 use crate::notice::SessionNotice;
 use crate::open_turn::OpenTurn;
 use crate::options::InboxLimits;
@@ -176,6 +177,7 @@ pub(crate) async fn open_as(
         turn: Mutex::new(CancellationToken::new()),
         running: AtomicBool::new(false),
         asker: Mutex::default(),
+        model: Mutex::default(),
         // A new session has read nothing, which need not be looked up.
         labels: Mutex::new((!resumed).then(Default::default)),
         context: Mutex::new((!resumed).then(|| sessions.turns.at_start.context.clone())),
@@ -386,6 +388,25 @@ impl SessionHandle {
         (&self.sessions, &self.state)
     }
 
+    /// Chooses which model answers the session's next messages, and how much it thinks: `NAME`, `NAME EFFORT`, `EFFORT` or `default`.
+    /// The inner error is for the person: nothing has changed.
+    ///
+    /// # Errors
+    /// The journal can't be written.
+    pub async fn choose_model(
+        &self,
+        words: &[&str],
+    ) -> Result<Result<Option<ModelInUse>, ModelChoiceError>, KernelError> {
+        let by = self.door.sender();
+        Ok(crate::kernel::keep_model(&self.sessions, &self.state, by, words).await?)
+    }
+
+    /// The model that answers the session's next message first.
+    #[must_use]
+    pub fn model_in_use(&self) -> Option<ModelInUse> {
+        model_choice::model_in_use(&self.sessions.calls.models, self.state.model().as_ref())
+    }
+
     /// Hands in a message. When this returns `Ok`, the message is durable and will end answered or in the dead-letter box.
     ///
     /// # Errors
@@ -534,10 +555,12 @@ pub(crate) async fn accept_as(
     sessions: &SessionServices,
     state: &State,
     id: MessageId,
-    origin: Origin,
+    mut origin: Origin,
     said: IncomingMessage,
 ) -> Result<MessageId, KernelError> {
     let working = sessions.life.enter().map_err(KernelError::NotReady)?;
+    // What is played again says what held for it.
+    origin.model = origin.model.or_else(|| state.model());
     let size_bytes = u64::try_from(said.text.len()).unwrap_or(u64::MAX);
     let mut drafts = Vec::new();
     let (place, taken, untrusted) = match admit(sessions, state, &origin, &said, &mut drafts).await {
@@ -692,8 +715,10 @@ fn accepted(
         conversation,
         direct,
         door: origin.door.name(),
+        effort: origin.model.as_ref().and_then(ModelChoice::effort_word),
         message_id: id.0,
         platform_ids: &origin.platform_ids,
+        provider: origin.model.as_ref().map(|model| model.provider.as_str()),
         repeats: &origin.repeats,
         role: origin.role.as_str(),
         sender: origin.door.sender(),

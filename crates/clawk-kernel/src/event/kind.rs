@@ -30,6 +30,8 @@ pub const MESSAGE_ANSWERED: &str = "ckp.message.answered";
 pub const MESSAGE_RESUMED: &str = "ckp.message.resumed";
 /// A person began anew: what was said in the session before leaves its context, and is still on the record.
 pub const CONVERSATION_CLEARED: &str = "ckp.conversation.cleared";
+/// A person chose which model answers the conversation's next messages, and how much it thinks.
+pub const CONVERSATION_MODEL: &str = "ckp.conversation.model";
 /// A message's turn can't be finished; it lies in the dead-letter box.
 pub const MESSAGE_DEAD: &str = "ckp.message.dead";
 /// An answer is about to be sent to its conversation: durable before it is.
