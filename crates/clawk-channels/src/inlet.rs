@@ -340,7 +340,7 @@ impl InboundPipeline {
         // With a name behind it, the command is for whom the platform says that it names.
         let bare = asks && !incoming.text.contains('@');
         let command = self.command(incoming, &spoken);
-        let bare = bare || command.is_some_and(|(_, named)| !named);
+        let bare = bare || command.as_ref().is_some_and(|written| !written.named);
         let addressed =
             bare || incoming.direct || incoming.mention || self.config.respond == ResponsePolicy::All;
         if !addressed && !answers {
@@ -354,9 +354,9 @@ impl InboundPipeline {
             self.has_answered(&incoming.ids, true);
             return IngestOutcome::Ignored;
         }
-        if let Some((command, _)) = command {
+        if let Some(written) = command {
             self.has_answered(&incoming.ids, true);
-            self.obey(command, incoming, sender, inbound.role).await;
+            self.obey(&written, incoming, sender, inbound.role).await;
             return IngestOutcome::Ignored;
         }
         if asks {

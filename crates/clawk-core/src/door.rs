@@ -7,6 +7,7 @@ use clawk_proto::{Digest, MessageId, SessionId};
 use serde::Deserialize;
 
 use crate::author::{AuthorKind, TextAuthor};
+use crate::model_choice::ModelChoice;
 use crate::ports::{ConversationKey, InboxArrival, OwedAnswer, ToolOffer};
 use crate::time::Timestamp;
 
@@ -136,6 +137,8 @@ pub struct Origin {
     pub repeats: BTreeSet<String>,
     /// By which door the message came, where its turn goes on in a fork and answers at another one.
     pub written_by: Option<EntryPoint>,
+    /// Which model answers, where a person chose one for the conversation.
+    pub model: Option<ModelChoice>,
 }
 
 /// What `ckp.message.accepted` says of it.
@@ -147,7 +150,9 @@ pub struct RecordedOrigin {
     conversation: Option<String>,
     direct: Option<bool>,
     door: String,
+    effort: Option<String>,
     platform_ids: Vec<String>,
+    provider: Option<String>,
     repeats: BTreeSet<String>,
     role: Option<String>,
     sender: String,
@@ -165,6 +170,7 @@ impl From<EntryPoint> for Origin {
             author_kind: None,
             repeats: BTreeSet::new(),
             written_by: None,
+            model: None,
         }
     }
 }
@@ -221,6 +227,7 @@ impl Origin {
             author_kind: came.author_kind,
             repeats: came.repeats,
             written_by: None,
+            model: ModelChoice::recorded(came.provider, came.effort.as_deref()),
         }
     }
 

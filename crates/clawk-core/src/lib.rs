@@ -20,6 +20,7 @@ pub mod error;
 pub mod event_words;
 pub mod message_frame;
 pub mod model_catalogue;
+pub mod model_choice;
 pub mod moved;
 pub mod narrow;
 pub mod notice;

@@ -187,6 +187,9 @@ pub enum SessionNotice {
     Delta(String),
     /// A whole text of the agent.
     Said(String),
+    /// What the model thought before it went on, without secrets: for the process owner's terminal alone, and no part of the answer. May
+    /// be dropped when the surface is slow.
+    Thought(String),
     /// So many notices did not fit into this watcher's queue: it read too slowly. The journal has what happened.
     Missed(u64),
     /// A provider attempt failed and another follows.

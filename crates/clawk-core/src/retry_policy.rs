@@ -27,6 +27,9 @@ pub struct ModelOptions {
     /// How much it may think, where a request does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effort: Option<ReasoningEffort>,
+    /// Levels of effort that its model has, as the catalogue says; absent: not known. Not in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub efforts: Option<Vec<ReasoningEffort>>,
     /// How requests to it are written, beside what refusals teach.
     #[serde(default, skip_serializing_if = "RequestAdaptation::is_empty")]
     pub adaptation: RequestAdaptation,
@@ -47,6 +50,11 @@ pub struct ModelOptions {
 impl ModelOptions {
     /// [`Self::retry_time_ms`] by default: a rate limit lasts a minute.
     pub const RETRY_TIME_MS: u64 = 120_000;
+
+    /// Whether its model has this level, as far as is known.
+    pub fn takes_effort(&self, effort: ReasoningEffort) -> bool {
+        self.efforts.as_ref().is_none_or(|known| known.contains(&effort))
+    }
 }
 
 impl Default for ModelOptions {
@@ -55,6 +63,7 @@ impl Default for ModelOptions {
             max_output_tokens: None,
             retry_time_ms: Self::RETRY_TIME_MS,
             effort: None,
+            efforts: None,
             adaptation: RequestAdaptation::default(),
             context_tokens: None,
             catalogue_tokens: None,

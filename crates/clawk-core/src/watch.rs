@@ -111,6 +111,17 @@ impl NoticeSender {
         }
     }
 
+    /// What the model thought; missed by those who are behind. Where the answer is judged first, its thoughts are told to nobody.
+    pub fn thought(&self, text: &str) {
+        if self.whole {
+            return;
+        }
+        let notice = SessionNotice::Thought(text.to_owned());
+        for queue in self.queues() {
+            let _is_told = queue.put(&notice);
+        }
+    }
+
     /// A piece of text; missed by those who are behind: [`SessionNotice::Said`] has it all.
     pub fn delta(&self, text: &str) {
         if self.whole {

@@ -147,6 +147,8 @@ events! {
     ClaimsJudged(ClaimsJudged) = CLAIMS_JUDGED,
     /// `ckp.conversation.cleared`. A person began anew: earlier messages leave the context and stay on the record.
     ConversationCleared(ConversationCleared) = CONVERSATION_CLEARED,
+    /// `ckp.conversation.model`. A person chose which model answers the conversation's next messages, and how much it thinks.
+    ConversationModel(ConversationModel) = CONVERSATION_MODEL,
     /// `ckp.turn.stopped`. The loop guard ended a turn.
     TurnStopped(TurnStopped) = TURN_STOPPED,
     /// `ckp.delivery.started`. An answer is about to be sent to its conversation.

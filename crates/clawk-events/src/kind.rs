@@ -34,6 +34,8 @@ pub const MESSAGE_DEAD: &str = "ckp.message.dead";
 pub const CLAIMS_JUDGED: &str = "ckp.claims.judged";
 /// A person began anew: earlier messages leave the context and stay on the record.
 pub const CONVERSATION_CLEARED: &str = "ckp.conversation.cleared";
+/// A person chose which model answers the conversation's next messages, and how much it thinks.
+pub const CONVERSATION_MODEL: &str = "ckp.conversation.model";
 /// The loop guard ended a turn.
 pub const TURN_STOPPED: &str = "ckp.turn.stopped";
 /// An answer is about to be sent to its conversation.

@@ -109,6 +109,7 @@ async fn inner(
         door: "skill",
         role: caller.role,
         provider,
+        effort: None,
         system: prompt::system(&calls.manifest, Some(skill), &[], &files, window),
         volatile: String::new(),
         granted: None,

@@ -62,6 +62,7 @@ pub(crate) async fn open(
         ConversationSelector::Named(id) => session::open_as(sessions, opening, id).await?,
         ConversationSelector::Channel(_) => session::open(sessions, opening).await?,
     };
+    state.set_model(rebuilt.model);
     for open in rebuilt.open {
         state.mailbox.resume(open);
     }

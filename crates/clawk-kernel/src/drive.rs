@@ -41,7 +41,9 @@ use crate::message_frame;
 use crate::notice::{SessionNotice, TurnStop};
 use crate::open_turn::OpenTurn;
 use crate::outbox::Outbox;
-use crate::ports::{InferRequest, ModelMessage, ProvenanceCollector, TaintedFiles, ToolOffer, ToolUse};
+use crate::ports::{
+    InferRequest, ModelMessage, ProvenanceCollector, ReasoningEffort, TaintedFiles, ToolOffer, ToolUse,
+};
 use crate::prompt::{self, ContextFiles};
 use crate::purse::{BudgetAccount, BudgetAmount};
 use crate::recall::{self, RecalledContext};
@@ -83,6 +85,8 @@ pub(crate) struct RunningTurn<'a> {
     pub(crate) door: &'static str,
     pub(crate) role: Role,
     pub(crate) provider: &'a str,
+    /// How much the model thinks, where a person chose it.
+    pub(crate) effort: Option<ReasoningEffort>,
     pub(crate) system: String,
     /// The end of it that changes from turn to turn.
     pub(crate) volatile: String,
@@ -260,6 +264,7 @@ impl RunningTurn<'_> {
             tools,
             max_output_tokens: 0,
             volatile: self.volatile.clone(),
+            effort: self.effort,
             ..InferRequest::default()
         };
         message_frame::move_first_frame(&mut request);
@@ -576,12 +581,12 @@ pub(crate) async fn resume(
 /// The system prompt, and behind it what the Atlases give as context.
 fn system(
     calls: &CallGovernor,
-    state: &State,
+    (state, provider): (&State, &str),
     granted: Option<&TurnGrant>,
     recalled: &RecalledContext,
     files: &ContextFiles,
 ) -> String {
-    let window = window(calls, state.id, &state.provider);
+    let window = window(calls, state.id, provider);
     let mut system = match &state.member {
         Some(member) => prompt::member(&calls.manifest, member, &state.peer_messages, files, window),
         None => prompt::system(&calls.manifest, None, &state.peer_messages, files, window),
@@ -604,6 +609,23 @@ fn asked(turn: &Turn) -> String {
         ModelMessage::Assistant { .. } | ModelMessage::ToolResult { .. } => None,
     });
     said.unwrap_or_default()
+}
+
+/// Who is asked first in this message's turn, and how much it thinks. What a person chose counts while the manifest has it; a member of
+/// a swarm has its own provider.
+fn chosen<'a>(
+    calls: &CallGovernor,
+    state: &'a State,
+    origin: &'a Origin,
+) -> (&'a str, Option<ReasoningEffort>) {
+    let chosen = origin
+        .model
+        .as_ref()
+        .filter(|model| state.member.is_none() && calls.manifest.provider(&model.provider).is_some());
+    match chosen {
+        Some(model) => (&model.provider, model.effort),
+        None => (&state.provider, None),
+    }
 }
 
 /// Tokens that the model's window holds.
@@ -679,11 +701,12 @@ async fn finish(turns: &TurnServices, state: &State, open: OpenTurn, cancel: &Ca
         notices: &state.notices,
         purse: &purse,
     };
-    let effects = match calls.models.begin_turn(&thread, message.0, &state.provider).await {
+    let (provider, effort) = chosen(calls, state, &origin);
+    let effects = match calls.models.begin_turn(&thread, message.0, provider).await {
         Ok(()) => effects,
         Err(error) => vec![Effect::Done(TurnOutcome::Failed(error.to_string()))],
     };
-    let window = window(calls, state.id, &state.provider);
+    let window = window(calls, state.id, provider);
     let (recalled, effects) = match recall::before(calls, about, &asked, window, cancel).await {
         Ok(recalled) => (recalled, effects),
         Err(error) => (
@@ -697,7 +720,7 @@ async fn finish(turns: &TurnServices, state: &State, open: OpenTurn, cancel: &Ca
         Err(error) => vec![Effect::Done(TurnOutcome::Failed(error.to_string()))],
     };
     let base = base(calls, state, &author, (&recalled, &files.marked)).await;
-    let system = system(calls, state, granted.as_deref(), &recalled, &files);
+    let system = system(calls, (state, provider), granted.as_deref(), &recalled, &files);
     // A member's answer is its asker's to judge.
     let judged = calls.claims.is_some() && state.member.is_none();
     let mut run = RunningTurn {
@@ -706,7 +729,8 @@ async fn finish(turns: &TurnServices, state: &State, open: OpenTurn, cancel: &Ca
         turn_id: message.0,
         door: origin.door.name(),
         role: origin.role,
-        provider: &state.provider,
+        provider,
+        effort,
         system,
         volatile: recalled.text.clone(),
         granted,

@@ -83,6 +83,7 @@ pub(crate) async fn fork(
         member: None,
     };
     let session = SessionHandle::open(sessions, opening).await?;
+    session.inside().1.set_model(rebuilt.model);
     let goes_on = point.turn.is_some();
     if let Some(open) = open.filter(|_| goes_on) {
         session.go_on(open)?;

@@ -32,7 +32,7 @@ use crate::ports::{
 use crate::purse::{AttemptReservation, BudgetAccount, BudgetAmount, BudgetTree, NoRoom, hour_of};
 use crate::retry_policy::{ModelOptions, RetryPolicy};
 use crate::screen::AgentScreening;
-use crate::screen::answer::{self, StreamScreen};
+use crate::screen::answer::{self, StreamScreen, ThoughtScreen};
 use crate::watch::NoticeSender;
 
 mod blank;
@@ -252,6 +252,10 @@ async fn with_pictures(
 }
 
 /// One attempt: set aside and recorded before, settled and recorded after.
+#[expect(
+    clippy::too_many_lines,
+    reason = "an attempt from its reservation to its record, read downward"
+)]
 async fn once(
     models: &ModelServices,
     place: InferenceContext<'_>,
@@ -301,7 +305,8 @@ async fn once(
         }
         Err(error) => return Err(error.into()),
     };
-    let on_delta = telling(models, place.notices, &open.received);
+    let thoughts = Arc::new(ThoughtScreen::new(&models.screens));
+    let on_delta = telling(models, place.notices, (&open.received, &thoughts));
     let limit = Duration::from_millis(limit_ms);
     let mut outcome = match tokio::time::timeout(limit, provider.infer(&request, &on_delta, cancel)).await {
         Ok(outcome) => outcome,
@@ -314,6 +319,9 @@ async fn once(
             None,
         )),
     };
+    if let Some(thought) = thoughts.take_thought() {
+        place.notices.thought(&thought);
+    }
     blank::refuse_blank(spec, &mut outcome);
     match &mut outcome {
         Ok(completion) => completion.usage = open.settled(completion.usage),
@@ -375,16 +383,22 @@ async fn set_aside(
     }
 }
 
-/// Pieces go out as they may be shown.
+/// Pieces go out as they may be shown; thoughts when the model goes on to its answer.
 fn telling(
     models: &ModelServices,
     notices: &NoticeSender,
-    received: &Arc<AtomicU64>,
+    (received, thoughts): (&Arc<AtomicU64>, &Arc<ThoughtScreen>),
 ) -> impl Fn(CompletionDelta<'_>) + Send + Sync + use<> {
     let (notices, words) = (notices.clone(), StreamScreen::new(&models.screens));
-    let received = Arc::clone(received);
+    let (received, thoughts) = (Arc::clone(received), Arc::clone(thoughts));
+    let end_thought = move |thoughts: &ThoughtScreen, notices: &NoticeSender| {
+        if let Some(thought) = thoughts.take_thought() {
+            notices.thought(&thought);
+        }
+    };
     move |delta| match delta {
         CompletionDelta::Text(text) => {
+            end_thought(&thoughts, &notices);
             let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
             received.fetch_add(bytes, Ordering::Relaxed);
             let shown = words.piece(text);
@@ -392,8 +406,9 @@ fn telling(
                 notices.delta(&shown);
             }
         }
-        // Thoughts are no part of the answer: nobody is shown them.
-        CompletionDelta::Call(_) | CompletionDelta::Thought(_) => {}
+        CompletionDelta::Call(_) => end_thought(&thoughts, &notices),
+        // Thoughts are no part of the answer: a terminal may show them, folded.
+        CompletionDelta::Thought(text) => thoughts.add(text),
     }
 }
 

@@ -10,6 +10,7 @@ mod speech;
 
 pub use channels::{ChannelFact, PairingChange};
 pub use commands::ConversationStatus;
+pub(crate) use commands::keep_model;
 pub use outside::PushGivenUp;
 
 use std::future::Future;
@@ -202,6 +203,7 @@ impl Kernel {
             member: None,
         };
         let session = SessionHandle::open(&self.agent.sessions, opening).await?;
+        session.inside().1.set_model(rebuilt.model);
         health::greet(&self.agent.health, session.inside().1).await;
         Ok(session)
     }

@@ -36,6 +36,7 @@ mod lifecycle;
 mod mailbox;
 mod member;
 mod memory;
+mod model_choice;
 mod open_turn;
 mod options;
 pub mod outbox;
@@ -97,6 +98,7 @@ pub use kernel::{
 pub use mailbox::MAILBOX;
 pub use message_frame::join_frame;
 pub use model_catalogue::{CatalogueError, ModelCatalogue, ModelDialect, ModelFacts};
+pub use model_choice::{ModelChoiceError, ModelInUse};
 pub use notice::{
     ApprovalAnswer, ApprovalPlanStep, ApprovalQuestion, ClientCall, Plan, SessionNotice, TurnEnd,
     TurnStop as TalkStop, WaitingApproval,

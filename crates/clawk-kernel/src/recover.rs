@@ -21,6 +21,7 @@ use crate::compaction::{self, CompactionContent};
 use crate::door::Origin;
 use crate::error::CallError;
 use crate::event::{ForkPoint, JournalWriter, kind};
+use crate::model_choice::ModelChoice;
 use crate::open_turn::OpenTurn;
 use crate::output::ModelToolResult;
 use crate::pictures::ResultPictures;
@@ -55,6 +56,8 @@ pub(crate) struct RebuiltSession {
     /// What it has spent so far.
     pub(crate) spent: BudgetAmount,
     pub(crate) exists: bool,
+    /// Which model answers, where a person chose one.
+    pub(crate) model: Option<ModelChoice>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -69,6 +72,8 @@ struct RecoveryFields {
     skill: Option<String>,
     #[serde(default)]
     is_error: bool,
+    provider: Option<String>,
+    effort: Option<String>,
     to: Option<String>,
     side_effects: Option<bool>,
     parameters_hash: Option<Digest>,
@@ -342,6 +347,8 @@ struct RecoveryFold {
     calls: BTreeMap<String, String>,
     spent: BudgetAmount,
     exists: bool,
+    /// Which model answers, where a person chose one.
+    model: Option<ModelChoice>,
     /// Results whose text was cut.
     cuts: Vec<Digest>,
     /// Results that have pictures, by the id of their call.
@@ -385,6 +392,9 @@ impl RecoveryFold {
                 }
             }
             kind::CONVERSATION_CLEARED => self.history.clear(),
+            kind::CONVERSATION_MODEL => {
+                self.model = ModelChoice::recorded(found.provider, found.effort.as_deref());
+            }
             kind::MESSAGE_TOOLS | kind::CLIENT_CALLED => self.clients(calls, found, event),
             // Erased: what it stood for is there as it was.
             kind::CONTEXT_COMPACTED => {
@@ -682,6 +692,7 @@ impl RecoveryFold {
             open,
             spent: self.spent,
             exists: self.exists,
+            model: self.model,
         }
     }
 }

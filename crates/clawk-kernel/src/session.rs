@@ -29,6 +29,7 @@ use crate::lifecycle::AgentLifecycle;
 use crate::mailbox::{MAILBOX, Mailbox, MailboxItem, MailboxSlot, MailboxText};
 use crate::member::Member;
 use crate::message_frame;
+use crate::model_choice::{self, ModelChoice, ModelChoiceError, ModelInUse};
 use crate::notice::SessionNotice;
 use crate::open_turn::OpenTurn;
 use crate::options::InboxLimits;
@@ -179,6 +180,7 @@ pub(crate) async fn open_as(
         turn: Mutex::new(CancellationToken::new()),
         running: AtomicBool::new(false),
         asker: Mutex::default(),
+        model: Mutex::default(),
         // A new session has read nothing, which need not be looked up.
         labels: Mutex::new((!resumed).then(Default::default)),
         context: Mutex::new((!resumed).then(|| sessions.turns.at_start.context.clone())),
@@ -388,6 +390,25 @@ impl SessionHandle {
         (&self.sessions, &self.state)
     }
 
+    /// Chooses which model answers the session's next messages, and how much it thinks: `NAME`, `NAME EFFORT`, `EFFORT` or `default`.
+    /// The inner error is for the person: nothing has changed.
+    ///
+    /// # Errors
+    /// The journal can't be written.
+    pub async fn choose_model(
+        &self,
+        words: &[&str],
+    ) -> Result<Result<Option<ModelInUse>, ModelChoiceError>, KernelError> {
+        let by = self.door.sender();
+        Ok(crate::kernel::keep_model(&self.sessions, &self.state, by, words).await?)
+    }
+
+    /// The model that answers the session's next message first.
+    #[must_use]
+    pub fn model_in_use(&self) -> Option<ModelInUse> {
+        model_choice::model_in_use(&self.sessions.calls.models, self.state.model().as_ref())
+    }
+
     /// Hands in a message. When this returns `Ok`, the message is durable and will end answered or in the dead-letter box.
     ///
     /// # Errors
@@ -536,10 +557,12 @@ pub(crate) async fn accept_as(
     sessions: &SessionServices,
     state: &State,
     id: MessageId,
-    origin: Origin,
+    mut origin: Origin,
     said: IncomingMessage,
 ) -> Result<MessageId, KernelError> {
     let working = sessions.life.enter().map_err(KernelError::NotReady)?;
+    // What is played again says what held for it.
+    origin.model = origin.model.or_else(|| state.model());
     let size_bytes = u64::try_from(said.text.len()).unwrap_or(u64::MAX);
     let mut drafts = Vec::new();
     let (place, taken, untrusted) = match admit(sessions, state, &origin, &said, &mut drafts).await {
@@ -686,8 +709,10 @@ fn accepted(
         conversation: conversation.map(str::to_owned).into(),
         direct: direct.into(),
         door: origin.door.name().to_owned(),
+        effort: origin.model.as_ref().and_then(ModelChoice::effort_word).map(str::to_owned),
         message_id: id.0,
         platform_ids: Some(origin.platform_ids.clone()),
+        provider: origin.model.as_ref().map(|model| model.provider.clone()),
         repeats: origin.repeats.iter().cloned().collect(),
         role: Some(origin.role.as_str().to_owned()),
         sender: origin.door.sender().to_owned(),

@@ -526,6 +526,7 @@ async fn begin_again(
     let (state, _) = session::open(sessions, opening)
         .await
         .map_err(|error| StartError::Unserved(vec![error.to_string()]))?;
+    state.set_model(rebuilt.model);
     for mut turn in rebuilt.open {
         // The task of a member has ended: its turn has no rights of its own.
         if matches!(turn.origin.door, EntryPoint::Peer { .. }) {

@@ -13,6 +13,7 @@ use crate::drive::ContextFileDigests;
 use crate::event::Thread;
 use crate::mailbox::Mailbox;
 use crate::member::Member;
+use crate::model_choice::ModelChoice;
 use crate::ports::{ConversationKey, ModelMessage};
 use crate::purse::BudgetAccount;
 use crate::watch::NoticeSender;
@@ -43,6 +44,8 @@ pub(crate) struct State {
     pub(crate) asker: Mutex<Option<EntryPoint>>,
     /// Origins of untrusted text that its turns recalled or read in files; `None`: not looked up since it is in memory.
     pub(crate) labels: Mutex<Option<BTreeSet<String>>>,
+    /// Which model answers, where a person chose one.
+    pub(crate) model: Mutex<Option<ModelChoice>>,
     /// What its record says of the context files; `None`: not looked up since it is in memory.
     pub(crate) context: Mutex<Option<ContextFileDigests>>,
 }
@@ -74,6 +77,14 @@ impl State {
 
     pub(crate) fn remember_labels(&self, labels: BTreeSet<String>) {
         *lock(&self.labels) = Some(labels);
+    }
+
+    pub(crate) fn model(&self) -> Option<ModelChoice> {
+        lock(&self.model).clone()
+    }
+
+    pub(crate) fn set_model(&self, choice: Option<ModelChoice>) {
+        *lock(&self.model) = choice;
     }
 
     pub(crate) fn context(&self) -> Option<ContextFileDigests> {

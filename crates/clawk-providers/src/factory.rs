@@ -106,6 +106,7 @@ impl ProviderConfig {
             max_output_tokens: self.max_output_tokens,
             retry_time_ms: self.retry_time_ms,
             effort: self.effort,
+            efforts: None,
             adaptation: RequestAdaptation {
                 alternate_roles: self.alternate_roles,
                 omitted: self.omit.clone(),

@@ -64,6 +64,7 @@ fn main() -> ExitCode {
     let json = refusal::is_wanted(&matches);
     let cli = cli::CommandLine::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     log(cli.verbose, is_served(&matches));
+    terminal::thoughts::set_thought_detail(cli.verbose);
     as_many_descriptors_as_allowed();
     state::kept::find_keys(cli.config.as_deref());
     match cli.run() {

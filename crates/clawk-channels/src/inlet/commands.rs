@@ -1,10 +1,10 @@
 //! Words with which a person acts on the conversation itself, before a model and without it (R55): `/help`, `/new`, `/stop`, `/status`,
-//! `/model`, `/usage`. What is no such word, or has more behind it, is a message like others.
+//! `/model`, `/usage`. What is no such word, or has more behind it, is a message like others; `/model` takes a model and an effort.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use clawk_kernel::{ConversationStatus, EntryPoint, Role};
+use clawk_kernel::{ConversationStatus, EntryPoint, ModelInUse, Role};
 
 use super::{InboundPipeline, harmless};
 use crate::adapter::PlatformMessage;
@@ -25,7 +25,7 @@ pub(super) enum ChatCommand {
     Stop,
     /// How the channel and the conversation stand.
     Status,
-    /// Which model answers.
+    /// Which model answers, or is to answer.
     Model,
     /// What the conversation has used.
     Usage,
@@ -45,7 +45,11 @@ const COMMANDS: &[(&[&str], ChatCommand, &str)] = &[
         "end what I am doing",
     ),
     (&["/status"], ChatCommand::Status, "how this conversation stands"),
-    (&["/model"], ChatCommand::Model, "which model answers"),
+    (
+        &["/model"],
+        ChatCommand::Model,
+        "which model answers; `/model NAME EFFORT` chooses another one, `/model default` goes back",
+    ),
     (
         &["/usage", "/cost"],
         ChatCommand::Usage,
@@ -63,9 +67,21 @@ impl ChatCommand {
     }
 }
 
-/// The command that a text is, alone, also with the agent's name before or behind it; and whether a name stands in it: then the
-/// platform says whose it is.
-pub(super) fn read_command(text: &str) -> Option<(ChatCommand, bool)> {
+/// Words behind `/model`: a model and an effort.
+const MODEL_WORDS: usize = 2;
+
+/// A command as it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct WrittenCommand {
+    pub(super) command: ChatCommand,
+    /// A name stands in it: the platform says whose it is.
+    pub(super) named: bool,
+    /// What stands behind it.
+    pub(super) words: Vec<String>,
+}
+
+/// The command that a text is, alone, also with the agent's name before or behind it.
+pub(super) fn read_command(text: &str) -> Option<WrittenCommand> {
     let mut words = text.split_whitespace();
     let mut word = words.next()?;
     let mut named = false;
@@ -73,7 +89,8 @@ pub(super) fn read_command(text: &str) -> Option<(ChatCommand, bool)> {
         named = true;
         word = words.next()?;
     }
-    if words.next().is_some() || !word.starts_with('/') {
+    let words: Vec<String> = words.map(str::to_owned).take(MODEL_WORDS + 1).collect();
+    if !word.starts_with('/') {
         return None;
     }
     let word = match word.split_once('@') {
@@ -86,29 +103,47 @@ pub(super) fn read_command(text: &str) -> Option<(ChatCommand, bool)> {
     };
     let known = |names: &[&str]| names.iter().any(|name| name.eq_ignore_ascii_case(word));
     let (_, command, _) = COMMANDS.iter().find(|(names, ..)| known(names))?;
-    Some((*command, named))
+    let most = match command {
+        ChatCommand::Model => MODEL_WORDS,
+        ChatCommand::Help
+        | ChatCommand::New
+        | ChatCommand::Stop
+        | ChatCommand::Status
+        | ChatCommand::Usage => 0,
+    };
+    (words.len() <= most).then_some(WrittenCommand {
+        command: *command,
+        named,
+        words,
+    })
 }
 
 impl InboundPipeline {
     /// The command that a message is. An edit, and what comes from no person, is none.
-    pub(super) fn command(&self, incoming: &PlatformMessage, spoken: &str) -> Option<(ChatCommand, bool)> {
+    pub(super) fn command(&self, incoming: &PlatformMessage, spoken: &str) -> Option<WrittenCommand> {
         if is_trigger(self.channel.kind) || incoming.context.edited || !incoming.attachments.is_empty() {
             return None;
         }
         // What the frame took off named somebody.
-        let framed = || read_command(spoken).map(|(command, _)| (command, true));
+        let framed = || {
+            let written = read_command(spoken)?;
+            Some(WrittenCommand {
+                named: true,
+                ..written
+            })
+        };
         read_command(&incoming.text).or_else(framed)
     }
 
     /// Does what a command says, and answers it.
     pub(super) async fn obey(
         &self,
-        command: ChatCommand,
+        written: &WrittenCommand,
         incoming: &PlatformMessage,
         sender: &str,
         role: Role,
     ) {
-        let place = &incoming.conversation;
+        let (place, command) = (&incoming.conversation, written.command);
         // Who may not speak more must still be able to end what runs.
         if !matches!(command, ChatCommand::New | ChatCommand::Stop)
             && !self.gate.admit_rate(sender, self.now())
@@ -138,9 +173,14 @@ impl InboundPipeline {
                 Ok(false) => "Nothing runs here.".to_owned(),
                 Err(error) => failed(&error),
             },
+            ChatCommand::Model if !written.words.is_empty() => self.choose_model(&door, &written.words).await,
             ChatCommand::Status | ChatCommand::Model | ChatCommand::Usage => {
                 match self.kernel.conversation_status(&door).await {
-                    Ok(status) => self.told_of(command, &status),
+                    Ok(mut status) => {
+                        // Which model answers is told to whom `/model` is.
+                        status.model.take_if(|_| role < ChatCommand::Model.least_role());
+                        self.told_of(command, &status)
+                    }
                     Err(error) => failed(&error),
                 }
             }
@@ -160,15 +200,19 @@ impl InboundPipeline {
         }
     }
 
+    async fn choose_model(&self, door: &EntryPoint, words: &[String]) -> String {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        match self.kernel.choose_model(door, &words).await {
+            Ok(Ok(model)) => answers(model.as_ref()),
+            Ok(Err(error)) => harmless(&format!("Nothing has changed: {error}.")),
+            Err(error) => failed(&error),
+        }
+    }
+
     fn told_of(&self, command: ChatCommand, status: &ConversationStatus) -> String {
         let mut text = String::new();
         let _infallible = match command {
-            ChatCommand::Model => match &status.model {
-                Some((provider, model)) => {
-                    write!(text, "`{}` by `{}` answers.", plain(model), plain(provider))
-                }
-                None => write!(text, "No model is set."),
-            },
+            ChatCommand::Model => write!(text, "{}", answers(status.model.as_ref())),
             ChatCommand::Usage => write!(
                 text,
                 "This conversation has used {} tokens and {} calls{}.",
@@ -188,15 +232,33 @@ impl InboundPipeline {
                 } else {
                     "Nothing runs here."
                 };
+                let model = status.model.as_ref();
+                let model = model.map_or_else(String::new, |model| format!(" {}", answers(Some(model))));
                 write!(
                     text,
-                    "{channel} {runs} {} messages are in the context.",
+                    "{channel} {runs} {} messages are in the context.{model}",
                     status.messages
                 )
             }
         }; // silent-ok: a text takes what is written
         text
     }
+}
+
+/// Which model answers, in words.
+fn answers(model: Option<&ModelInUse>) -> String {
+    let Some(model) = model else {
+        return "No model is set.".to_owned();
+    };
+    let effort = model
+        .effort
+        .map(|effort| format!(" with effort `{}`", effort.as_str()));
+    format!(
+        "`{}` by `{}` answers{}.",
+        plain(&model.model),
+        plain(&model.provider),
+        effort.unwrap_or_default()
+    )
 }
 
 /// The commands that a role may use.
@@ -265,7 +327,18 @@ mod tests {
             ("", None),
             ("//stop", None),
         ] {
-            assert_eq!(read_command(text), wanted, "{text:?}");
+            let found = read_command(text).map(|written| (written.command, written.named));
+            assert_eq!(found, wanted, "{text:?}");
+        }
+        for (text, words) in [
+            ("/model big", Some(vec!["big"])),
+            ("@my_bot /model big high", Some(vec!["big", "high"])),
+            ("/model is slow today", None),
+            ("/usage big", None),
+        ] {
+            let found = read_command(text).map(|written| written.words);
+            let words = words.map(|words| words.into_iter().map(str::to_owned).collect());
+            assert_eq!(found, words, "{text:?}");
         }
     }
 

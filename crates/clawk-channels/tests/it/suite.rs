@@ -593,6 +593,10 @@ async fn the_conversation_itself_obeys_words(fake: Arc<dyn Fake>) {
     sent(&fake, 4).await;
     fake.says(&direct(&*fake, 5, 2, "/unknown word")).await;
     sent(&fake, 5).await;
+    fake.says(&direct(&*fake, 6, 2, "/model huge high")).await;
+    sent(&fake, 6).await;
+    fake.says(&direct(&*fake, 7, 2, "/model model low")).await;
+    sent(&fake, 7).await;
     let kind = fake.kind();
     let all = fake.sent();
     assert!(
@@ -602,6 +606,10 @@ async fn the_conversation_itself_obeys_words(fake: Arc<dyn Fake>) {
     assert!(
         all[4].text.contains("/unknown word"),
         "what is no command is the model's: {kind}: {all:?}"
+    );
+    assert!(
+        all[5].text.contains("no model") && all[6].text.contains("with effort"),
+        "{kind}: {all:?}"
     );
     let asked = stage.rig.models["model"].asked();
     assert_eq!(asked.len(), 3, "{kind}");

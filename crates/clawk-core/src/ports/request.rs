@@ -32,6 +32,13 @@ impl ReasoningEffort {
         Self::Max,
     ];
 
+    /// The level that a person names.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|level| level.as_str().eq_ignore_ascii_case(word))
+    }
+
     /// As people and configuration write it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -24,11 +24,17 @@ payloads! {
         direct: AddedField<bool>,
         /// The entry point.
         door: String,
+        /// How much the model thinks, where a person chose it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        effort: Option<String>,
         /// The message.
         message_id: Uuid,
         /// The platform's ids of the message.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         platform_ids: Option<Vec<String>>,
+        /// The provider that is asked first, where a person chose it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        provider: Option<String>,
         /// Origins of words of others that the message repeats.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         repeats: Vec<String>,
@@ -180,6 +186,18 @@ payloads! {
         by: String,
         /// How many messages left the context.
         messages: u64,
+    }
+
+    /// `ckp.conversation.model`. A person chose which model answers the conversation's next messages, and how much it thinks.
+    ConversationModel {
+        /// Who did it.
+        by: String,
+        /// How much it thinks; absent: as its settings say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        effort: Option<String>,
+        /// The provider that is asked first; absent: the manifest's first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        provider: Option<String>,
     }
 
     /// `ckp.turn.stopped`. The loop guard ended a turn.

@@ -350,7 +350,11 @@ impl ModelServices {
             messages: fitted.messages,
             tools: request.tools.clone(),
             max_output_tokens: request.max_output_tokens,
-            effort: request.effort.or(local.effort),
+            // A fallback's model may not have the level that was asked for.
+            effort: request
+                .effort
+                .filter(|effort| local.takes_effort(*effort))
+                .or(local.effort),
             cache_key: request.cache_key.clone(),
             adaptation: joined(local.adaptation, self.forms.get(session, &spec.name).adaptation),
         })

@@ -1,7 +1,7 @@
 //! What people do to a conversation beside talking: begin anew, stop what runs, ask how it stands (R55). No model takes part.
 
 use clawk_events::count_of;
-use clawk_events::payload::ConversationCleared;
+use clawk_events::payload::{ConversationCleared, ConversationModel};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
@@ -10,6 +10,7 @@ use crate::conversation::{self, ConversationSelector};
 use crate::door::EntryPoint;
 use crate::error::KernelError;
 use crate::hosts;
+use crate::model_choice::{self, ModelChoice, ModelChoiceError, ModelInUse};
 use crate::ports::JournalError;
 use crate::purse::BudgetAmount;
 use crate::session::SessionServices;
@@ -28,8 +29,8 @@ pub struct ConversationStatus {
     pub cost_microusd: u64,
     /// Calls of tools.
     pub calls: u64,
-    /// The model that is asked first: provider and name.
-    pub model: Option<(String, String)>,
+    /// The model that is asked first.
+    pub model: Option<ModelInUse>,
 }
 
 impl Kernel {
@@ -81,17 +82,47 @@ impl Kernel {
         Ok(running)
     }
 
+    /// Chooses which model answers the next messages of this door's conversation, and how much it thinks: `NAME`, `NAME EFFORT`,
+    /// `EFFORT` or `default`. The inner error is for the person: nothing has changed.
+    ///
+    /// # Errors
+    /// The agent takes no work, another host works on the conversation, or the journal can't be read or written.
+    pub async fn choose_model(
+        &self,
+        door: &EntryPoint,
+        words: &[&str],
+    ) -> Result<Result<Option<ModelInUse>, ModelChoiceError>, KernelError> {
+        let sessions = &self.agent.sessions;
+        let _working = sessions.life.enter().map_err(KernelError::NotReady)?;
+        let Some(key) = door.key() else {
+            return Ok(Err(ModelChoiceError::Words));
+        };
+        match conversation::known(sessions, &key).await? {
+            Some(id) if hosts::is_elsewhere(sessions, id).await? => {
+                let why = "another host works on this conversation now; say it again later";
+                return Err(JournalError::Away(why.to_owned()).into());
+            }
+            Some(_) => {}
+            // No session is opened for words that choose nothing.
+            None => {
+                if let Err(error) = model_choice::choose_model(&sessions.calls.models, None, words) {
+                    return Ok(Err(error));
+                }
+            }
+        }
+        let state = conversation::open(sessions, door, ConversationSelector::Channel(&key)).await?;
+        Ok(keep_model(sessions, &state, door.sender(), words).await?)
+    }
+
     /// How the conversation of this door stands.
     ///
     /// # Errors
     /// The journal can't be read.
     pub async fn conversation_status(&self, door: &EntryPoint) -> Result<ConversationStatus, KernelError> {
         let sessions = &self.agent.sessions;
-        let primary = sessions.calls.models.primary();
-        let model = sessions.calls.manifest.provider(primary);
-        let model = model.map(|provider| (provider.name.clone(), provider.model.clone()));
+        let models = &sessions.calls.models;
         let mut status = ConversationStatus {
-            model,
+            model: model_choice::model_in_use(models, None),
             ..ConversationStatus::default()
         };
         let Some(key) = door.key() else { return Ok(status) };
@@ -102,11 +133,13 @@ impl Kernel {
             Some(state) => {
                 status.running = state.is_running();
                 status.messages = state.history().len();
+                status.model = model_choice::model_in_use(models, state.model().as_ref());
                 state.purse.spent()
             }
             None => {
                 let rebuilt = crate::recover::rebuild(&sessions.calls, id).await?;
                 status.messages = rebuilt.history.len();
+                status.model = model_choice::model_in_use(models, rebuilt.model.as_ref());
                 rebuilt.spent
             }
         };
@@ -115,6 +148,30 @@ impl Kernel {
         status.calls = spent.calls;
         Ok(status)
     }
+}
+
+/// Keeps what a person chose: durably, and for the messages that come from now on.
+pub(crate) async fn keep_model(
+    sessions: &SessionServices,
+    state: &State,
+    by: &str,
+    words: &[&str],
+) -> Result<Result<Option<ModelInUse>, ModelChoiceError>, JournalError> {
+    let models = &sessions.calls.models;
+    let choice = match model_choice::choose_model(models, state.model().as_ref(), words) {
+        Ok(choice) => choice,
+        Err(error) => return Ok(Err(error)),
+    };
+    let payload = ConversationModel {
+        by: by.to_owned(),
+        effort: choice.as_ref().and_then(ModelChoice::effort_word).map(str::to_owned),
+        provider: choice.as_ref().map(|choice| choice.provider.clone()),
+    };
+    let draft = sessions.scribe.entry(&state.thread, &payload);
+    sessions.scribe.write(vec![draft]).await?;
+    let in_use = model_choice::model_in_use(models, choice.as_ref());
+    state.set_model(choice);
+    Ok(Ok(in_use))
 }
 
 /// Performs a new beginning, in its place between the turns.

@@ -18,13 +18,15 @@ use crate::ports::RecordedEvent;
 use crate::recover;
 
 /// What no replay brings again: endings from outside, what happened to the record itself, what other doors did.
-const SKIPPED: [&str; 10] = [
+const SKIPPED: [&str; 11] = [
     // What was found was taken out before it was recorded.
     kind::SCREEN_SECRET,
     kind::SESSION_STARTED,
     kind::SESSION_ENDED,
     kind::MESSAGE_RESUMED,
     kind::MESSAGE_REFUSED,
+    // What was chosen stands in each message, too.
+    kind::CONVERSATION_MODEL,
     "ckp.content.redacted",
     // A session that was taken up by another run told of all files anew.
     kind::CONTEXT_READ,

@@ -13,6 +13,9 @@ use crate::ports::{InferRequest, ModelCompletion, ModelMessage, ProviderError, P
 use crate::turn::WITHHELD;
 use crate::watch::NoticeSender;
 
+/// Bytes of the thoughts before one text or call that are told; more of them are not.
+const MAX_THOUGHT: usize = 64 * 1024;
+
 /// Bytes that are gathered before they are looked at: models speak in pieces of a few bytes, and every look is at all that is held.
 const GATHERED: usize = 64;
 
@@ -76,6 +79,48 @@ impl StreamScreen {
         let rest = held.part.split_off(whole);
         let shown = std::mem::replace(&mut held.part, rest);
         String::from_utf8_lossy(&shown).into_owned()
+    }
+}
+
+/// Thoughts on their way to a terminal, gathered until the model goes on to its answer.
+pub(crate) struct ThoughtScreen {
+    scanner: Scanner,
+    blocks: bool,
+    held: Mutex<String>,
+}
+
+impl ThoughtScreen {
+    pub(crate) fn new(screens: &AgentScreening) -> Self {
+        let (scanner, action) = screens.outbound();
+        Self {
+            scanner: match action {
+                ScanAction::Redact | ScanAction::Block => scanner,
+                ScanAction::Warn => scanner.without_shapes(),
+            },
+            blocks: action == ScanAction::Block,
+            held: Mutex::default(),
+        }
+    }
+
+    /// Takes a piece.
+    pub(crate) fn add(&self, text: &str) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = MAX_THOUGHT.saturating_sub(held.len());
+        let piece = text.get(..text.floor_char_boundary(room)).unwrap_or(text);
+        held.push_str(piece);
+    }
+
+    /// What was thought since the last time, as it may be told.
+    pub(crate) fn take_thought(&self) -> Option<String> {
+        let held = std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner));
+        if held.trim().is_empty() {
+            return None;
+        }
+        match self.scanner.redact(&held) {
+            Some(_) if self.blocks => None,
+            Some((clean, _)) => Some(clean),
+            None => Some(held),
+        }
     }
 }
 

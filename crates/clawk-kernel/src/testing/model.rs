@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ports::{
     BoxFuture, CompletionDelta, FaultKind, InferRequest, ModelCompletion, ModelProvider, ProviderError,
-    StopReason, ToolUse, Usage,
+    StatePart, StopReason, ToolUse, Usage,
 };
 
 type Answer = dyn Fn(&InferRequest, usize) -> Result<ModelCompletion, ProviderError> + Send + Sync;
@@ -160,6 +160,12 @@ impl ModelProvider for ScriptedModel {
             }
             let outcome = (self.answer)(request, count);
             if let Ok(completion) = &outcome {
+                for part in completion.state.iter().flat_map(|state| &state.parts) {
+                    if let StatePart::Member { json, .. } = part {
+                        let thought: String = serde_json::from_str(json).unwrap_or_default();
+                        on_delta(CompletionDelta::Thought(&thought));
+                    }
+                }
                 on_delta(CompletionDelta::Text(&completion.text));
             }
             outcome

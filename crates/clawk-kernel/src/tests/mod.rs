@@ -28,6 +28,7 @@ mod leaves;
 mod limits;
 mod memory;
 mod messages;
+mod model_choice;
 mod models;
 mod order;
 mod origin;

@@ -10,7 +10,7 @@ use super::limits::say;
 use super::{agent, allow_all, params, rig, rpc};
 use crate::kind;
 use crate::notice::{SessionNotice, TurnEnd};
-use crate::ports::{FaultKind, ProviderError};
+use crate::ports::{FaultKind, ModelCompletion, ProviderError, ProviderState, StatePart};
 use crate::purse::TokenPrice;
 use crate::testing::{Rig, ScriptedModel, says};
 use crate::{EntryPoint, Kernel, ModelOptions};
@@ -92,6 +92,57 @@ async fn an_unpriced_link_counts_as_tried_and_the_next_is_asked() {
     assert_eq!(
         agent.spent.tokens, 15,
         "what was not asked took nothing, after a restart, too"
+    );
+}
+
+/// Thoughts, told in two pieces around nothing, and an answer.
+fn thinking(thought: &str) -> Arc<ScriptedModel> {
+    let part = StatePart::Member {
+        name: "reasoning_content".to_owned(),
+        json: json!(thought).to_string(),
+    };
+    let state = ProviderState {
+        provider: "one".to_owned(),
+        parts: vec![part],
+        ..ProviderState::default()
+    };
+    let completion = ModelCompletion {
+        state: Some(Box::new(state)),
+        ..says("the answer")
+    };
+    Arc::new(ScriptedModel::new(move |_, _| Ok(completion.clone())))
+}
+
+#[tokio::test]
+async fn thoughts_are_told_before_the_answer_without_secrets_and_are_no_part_of_it() {
+    let secret = "kept-away-from-everybody";
+    let mut rig = with(json!([server("one", "gpt-4o", &[])]));
+    rig.secrets.add(&clawk_secrets::Secret::new("LAMP_KEY", secret));
+    let thought = format!("I know {secret} and say nothing.");
+    rig.models.insert("one".to_owned(), thinking(&thought));
+    let kernel = rig.start().await;
+    let (end, told) = say(&kernel, "x").await;
+    assert_eq!(end, TurnEnd::Answered);
+    let told: Vec<&SessionNotice> = told
+        .iter()
+        .filter(|notice| {
+            matches!(
+                notice,
+                SessionNotice::Thought(_) | SessionNotice::Delta(_) | SessionNotice::Said(_)
+            )
+        })
+        .collect();
+    let SessionNotice::Thought(first) = told[0] else {
+        panic!("{told:?}");
+    };
+    assert!(
+        first.starts_with("I know") && first.ends_with("and say nothing.") && !first.contains(secret),
+        "{first}"
+    );
+    let later = format!("{:?}", &told[1..]);
+    assert!(
+        later.contains("the answer") && !later.contains("say nothing"),
+        "{later}"
     );
 }
 

@@ -216,6 +216,7 @@ impl Conversation {
             SessionNotice::TurnStarted { .. }
             | SessionNotice::Delta(_)
             | SessionNotice::Said(_)
+            | SessionNotice::Thought(_)
             | SessionNotice::Missed(_)
             | SessionNotice::Retrying { .. }
             | SessionNotice::Screened { .. }

@@ -175,7 +175,8 @@ impl TurnNotifier {
 /// A step as JSON for the client. `None` for the end, which the answer reports.
 fn step(notice: &SessionNotice) -> Option<Value> {
     Some(match notice {
-        SessionNotice::Delta(_) | SessionNotice::TurnEnded { .. } => return None,
+        // Thoughts are for the process owner's terminal alone.
+        SessionNotice::Delta(_) | SessionNotice::Thought(_) | SessionNotice::TurnEnded { .. } => return None,
         SessionNotice::TurnStarted { .. } => json!({"step": "started"}),
         SessionNotice::Said(text) => json!({"step": "said", "text": text}),
         SessionNotice::Missed(count) => json!({"step": "missed", "count": count}),

@@ -36,6 +36,7 @@ fn option(provider: &Provider, settings: &Settings) -> ModelOptions {
     let mut options = own.model_options();
     if let Some(facts) = settings.prices.catalogue.find(&provider.model) {
         options.catalogue_tokens = facts.window_tokens;
+        options.efforts.clone_from(&facts.efforts);
         let own_host = provider.endpoint.starts_with(RESPONSES_HOST);
         let chat = provider.protocol == ProviderProtocol::OpenaiCompatible;
         options.adaptation.responses_api |=

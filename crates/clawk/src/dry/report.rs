@@ -146,6 +146,7 @@ impl Recorder {
             }
             SessionNotice::TurnStarted { .. }
             | SessionNotice::Delta(_)
+            | SessionNotice::Thought(_)
             | SessionNotice::Missed(_)
             | SessionNotice::Retrying { .. }
             | SessionNotice::Screened { .. }

@@ -3,6 +3,7 @@
 pub(crate) mod input;
 pub(crate) mod markdown;
 pub(crate) mod show;
+pub(crate) mod thoughts;
 
 use std::io::{self, IsTerminal};
 

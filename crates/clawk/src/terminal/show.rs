@@ -7,6 +7,7 @@ use clawk_kernel::sheet::visible;
 use clawk_kernel::{ApprovalQuestion, Plan, SessionNotice, TurnEnd};
 use serde_json::{Map, Value};
 
+use super::thoughts::{ThoughtDetail, thought_detail, thought_lines};
 use super::{columns, markdown};
 use crate::out::{self, TerminalStyle, block, clipped, one_line};
 
@@ -24,6 +25,8 @@ pub(crate) struct NoticePrinter {
     lively: bool,
     /// Who answers questions here.
     pub(crate) asks: QuestionResponder,
+    /// How much of the model's thoughts is shown.
+    thoughts: ThoughtDetail,
 }
 
 /// Who answers the questions of a conversation.
@@ -62,6 +65,7 @@ impl NoticePrinter {
             waiting: None,
             lively: io::stderr().is_terminal(),
             asks: QuestionResponder::Person,
+            thoughts: thought_detail(),
         }
     }
 
@@ -72,6 +76,14 @@ impl NoticePrinter {
             SessionNotice::TurnStarted { .. } => self.wait(),
             SessionNotice::Delta(piece) => self.delta(piece)?,
             SessionNotice::Said(text) => self.said(text)?,
+            SessionNotice::Thought(text) => {
+                let lines = thought_lines(text, self.thoughts, columns(100));
+                if self.lively && !lines.is_empty() {
+                    self.break_off()?;
+                    lines.iter().for_each(|line| self.line(&self.paint.dim(line)));
+                    self.wait();
+                }
+            }
             SessionNotice::Missed(count) => {
                 self.break_off()?;
                 let told = format!(

@@ -102,6 +102,11 @@ fn commands_and_history() {
     terminal.expect("whatever no rule matches");
     terminal.line("/nonsense");
     terminal.expect("/help lists them");
+    terminal.line("/model nothing high");
+    terminal.expect("no model `nothing`");
+    terminal.line("/model high");
+    terminal.expect("effort high");
+    terminal.line("/model default");
     terminal.line("remember me");
     terminal.expect("You said remember me.");
     terminal.expect("you ▸");

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use clawk_kernel::ports::JournalScan;
+use clawk_kernel::{ModelInUse, SessionHandle};
 use clawk_proto::SessionId;
 
 use crate::compose::Agent;
@@ -17,6 +18,7 @@ pub(super) fn help() {
   /policy    the rules, in the order they are asked
   /trace     the last events of this session, as recorded
   /session   which session this is
+  /model     which model answers; /model NAME EFFORT chooses another one, /model default goes back
   /clear     the agent forgets this conversation; the trace keeps it
   /quit      leave; so do Ctrl-D and two Ctrl-C
 
@@ -110,14 +112,44 @@ pub(super) async fn trace(agent: &Agent, session: SessionId) -> Result<()> {
     Ok(())
 }
 
+/// `/model [NAME [EFFORT]]`
+pub(super) async fn model(session: &SessionHandle, command: &str) -> Result<()> {
+    let words: Vec<&str> = command.split_whitespace().skip(1).collect();
+    let chosen = match words.is_empty() {
+        true => Ok(session.model_in_use()),
+        false => session.choose_model(&words).await?,
+    };
+    match chosen {
+        Ok(model) => out::note(&format!("  {}", answers(model.as_ref()))),
+        Err(error) => out::note(&format!("  nothing has changed: {error}")),
+    }
+    Ok(())
+}
+
+/// Which model answers, in words.
+fn answers(model: Option<&ModelInUse>) -> String {
+    let Some(model) = model else {
+        return "no model is set".to_owned();
+    };
+    let effort = model.effort.map(|effort| format!(", effort {}", effort.as_str()));
+    format!(
+        "{} by {}{}",
+        model.model,
+        model.provider,
+        effort.unwrap_or_default()
+    )
+}
+
 /// `/session`
-pub(super) async fn session(agent: &Agent, session: SessionId) -> Result<()> {
+pub(super) async fn session(agent: &Agent, handle: &SessionHandle) -> Result<()> {
+    let session = handle.id;
     let known = agent.journal.sessions(100).await?;
     let events = known
         .iter()
         .find(|row| row.session == session)
         .map_or(0, |row| row.events);
     out::note(&format!("  session {session}, {events} events"));
+    out::note(&format!("  model   {}", answers(handle.model_in_use().as_ref())));
     out::note(&format!("  state   {}", agent.state_dir.display()));
     out::note(&format!("  again   clawk run CLAW --session {session}"));
     Ok(())

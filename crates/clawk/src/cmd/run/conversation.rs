@@ -526,7 +526,8 @@ impl<'a> Conversation<'a> {
             "tools" => commands::tools(self.agent),
             "policy" => commands::policy(self.agent),
             "trace" => commands::trace(self.agent, self.session.id).await?,
-            "session" => commands::session(self.agent, self.session.id).await?,
+            "session" => commands::session(self.agent, &self.session).await?,
+            "model" => commands::model(&self.session, command).await?,
             "clear" => {
                 self.session.clear();
                 self.show.line(

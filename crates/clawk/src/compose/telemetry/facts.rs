@@ -318,6 +318,7 @@ fn what(event: &Event, names: &DeclaredNames) -> Option<TelemetryFactKind> {
         | Event::MessageResumed(_)
         | Event::ClaimsJudged(_)
         | Event::ConversationCleared(_)
+        | Event::ConversationModel(_)
         | Event::DeliveryStarted(_)
         | Event::DeliveryEnded(_)
         | Event::DeliveryRequeued(_)
