@@ -1,7 +1,7 @@
 //! The kernel: lifecycle, sessions, turns, and the one path that every effect takes.
 //!
-//! *Owns:* lifecycle, sessions, the turn machine, the tool-call path, approvals, budgets, recovery, ports.
-//! *Depends on:* proto, manifest, trace, policy, sandbox plans.
+//! *Owns:* lifecycle, sessions, the tool-call path and its permits, approvals, recovery, replay, swarms, several hosts.
+//! *Depends on:* `clawk-core` with its ports and the turn machine, proto, manifest, trace, policy, sandbox plans.
 //! *Must not know:* HTTP servers, SQL, processes, vendors.
 //! *Start reading at:* [`call`], then [`turn`], then [`ports`].
 
