@@ -1,9 +1,8 @@
 //! The events of the journal as types: one enum, read from and written as canonical JSON.
 //!
-//! *Owns:* the names of all event types, the payload of each, which fields later versions added, what a malformed payload is told.
-//! *Depends on:* `clawk-proto`, `clawk-trace`; serde.
-//! *Must not know:* the kernel, stores, clocks, what an event leads to.
-//! *Start reading at:* [`Event`], then [`payload`].
+//! *Owns:* the names of all event types, the payload of each, the fields that later versions added, the errors for malformed
+//! payloads. *Depends on:* `clawk-proto`, `clawk-trace`; serde. *Must not know:* the kernel, stores, clocks, the consequences of an
+//! event. *Start reading at:* [`Event`], then [`payload`].
 
 pub mod error;
 pub mod event;
