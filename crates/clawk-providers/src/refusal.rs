@@ -1,5 +1,5 @@
-//! What a server's refusal names as its cause, where a changed request may be accepted (R53): the words of many vendors, read into
-//! [`RefusalCause`]. A refusal that names nothing stays what it is.
+//! Recognises the cause of a server's refusal if a changed request may succeed (R53). It maps the texts of many vendors to
+//! [`RefusalCause`]. A refusal without a known cause stays unchanged.
 
 use clawk_kernel::ports::RefusalCause;
 use serde_json::Value;
@@ -7,12 +7,12 @@ use serde_json::Value;
 #[cfg(test)]
 mod tests;
 
-/// The longest refusal that is read, bytes.
+/// Largest refusal that is searched, in bytes.
 const READ_MAX_BYTES: usize = 16 * 1024;
-/// How deep JSON inside of JSON texts is looked for: gateways pack one refusal into another.
+/// Nesting depth up to which JSON inside JSON strings is searched. Gateways wrap the refusals of other servers.
 const DEPTH: u8 = 4;
 
-/// Words that say that a request is too long, in lower case.
+/// Phrases that mean "the request is too long", in lower case.
 const TOO_LONG: &[&str] = &[
     "context_length_exceeded",
     "exceed_context_size",
@@ -50,7 +50,7 @@ const TOO_LONG: &[&str] = &[
     "string_above_max_length",
 ];
 
-/// What stands before the window's size, where it is said; the first that is found counts.
+/// Phrases before the window's size. The first phrase that is found counts.
 const LIMIT_BEHIND: &[&str] = &[
     "maximum context length is only ",
     "maximum context length is ",
@@ -81,7 +81,7 @@ const LIMIT_BEHIND: &[&str] = &[
     "too large for model with ",
 ];
 
-/// Words about the order of messages, or about empty ones.
+/// Phrases about the order of messages, or about empty messages.
 const ROLES: &[&str] = &[
     "roles must alternate",
     "role must alternate",
@@ -108,7 +108,7 @@ const ROLES: &[&str] = &[
     "only user and assistant roles are supported",
 ];
 
-/// Words about the form of call ids.
+/// Phrases about the format of call ids.
 const CALL_IDS: &[&str] = &[
     "with a length of 9",
     "tool call ids should be alphanumeric strings with length 9",
@@ -121,7 +121,7 @@ const CALL_IDS: &[&str] = &[
     "duplicate tool_call_id",
 ];
 
-/// What stands before the name of a parameter that is not taken.
+/// Phrases before the name of a refused parameter.
 const PARAMETER_BEHIND: &[&str] = &[
     "unsupported parameter: ",
     "unsupported parameter ",
@@ -150,7 +150,7 @@ const PARAMETER_BEHIND: &[&str] = &[
     "property ",
 ];
 
-/// What stands behind it.
+/// Phrases after the name of a refused parameter.
 const PARAMETER_BEFORE: &[&str] = &[
     ": extra inputs are not permitted",
     " extra inputs are not permitted",
@@ -174,7 +174,7 @@ const PARAMETER_BEFORE: &[&str] = &[
     " not supported",
 ];
 
-/// What a refusal names as its cause. `status`: HTTP's; none: the error stood inside of an answer.
+/// Returns the cause that a refusal names. `status` is the HTTP status; `None`: the error was inside an answer.
 pub(crate) fn cause_of(status: Option<u16>, body: &str) -> Option<RefusalCause> {
     let body = body
         .get(..body.floor_char_boundary(READ_MAX_BYTES))
@@ -205,7 +205,7 @@ pub(crate) fn cause_of(status: Option<u16>, body: &str) -> Option<RefusalCause> 
     refusal.parameter().filter(|_| is_parameters)
 }
 
-/// The account has no credit left, or its quota is used up for good: asking again does not help.
+/// Returns whether the account has no credit left, or its quota is used up permanently. A retry is then useless.
 pub(crate) fn is_used_up(body: &str) -> bool {
     let body = body.to_ascii_lowercase();
     let for_good = [
@@ -224,7 +224,7 @@ pub(crate) fn is_used_up(body: &str) -> bool {
     if for_good.iter().any(|words| body.contains(words)) {
         return true;
     }
-    // The same words stand before a limit of a minute; that one says when to come back.
+    // A limit per minute uses the same phrases, but also says when to retry.
     let returns = [
         "retrydelay",
         "retry in",
@@ -235,16 +235,16 @@ pub(crate) fn is_used_up(body: &str) -> bool {
     body.contains("exceeded your current quota") && !returns.iter().any(|words| body.contains(words))
 }
 
-/// A refusal's texts and members, however deep they are packed.
+/// All texts and members of a refusal, also from nested JSON.
 #[derive(Debug, Default)]
 struct RefusalText {
-    /// All texts in lower case, one behind the other.
+    /// All texts in lower case, joined.
     words: String,
-    /// `param` of OpenAI's errors.
+    /// The `param` members of OpenAI's errors.
     params: Vec<String>,
-    /// `code` and `type`.
+    /// The `code` and `type` members.
     codes: Vec<String>,
-    /// `loc` of pydantic's faults of the kind `extra_forbidden`.
+    /// The `loc` paths of pydantic's `extra_forbidden` errors.
     forbidden: Vec<Vec<String>>,
 }
 
@@ -301,7 +301,7 @@ impl RefusalText {
         }
     }
 
-    /// Python's way to write the same faults: `{'type': 'extra_forbidden', 'loc': ('body', 'stream_options'), …}`.
+    /// Reads the same errors in Python's notation: `{'type': 'extra_forbidden', 'loc': ('body', 'stream_options'), …}`.
     fn python(&mut self, text: &str) {
         for part in text.split("extra_forbidden").skip(1) {
             let Some((_, rest)) = part.split_once("'loc': (") else {
@@ -334,13 +334,13 @@ impl RefusalText {
     }
 
     fn is_too_long(&self) -> bool {
-        // The bound of an answer alone is not the conversation's fault, unless both together are too long.
+        // A limit on the answer alone does not mean that the conversation is too long, unless the sum of both is.
         let answer_only = self.says("completion tokens") && self.says("supports at most");
         !answer_only && TOO_LONG.iter().any(|words| self.says(words))
     }
 
     fn limit_tokens(&self) -> Option<u64> {
-        // A sum that is said to be more than the limit: `188240 + 21333 > 200000`.
+        // Some servers name a sum that exceeds the limit: `188240 + 21333 > 200000`.
         let sum = match self.says("exceed context limit") {
             true => number_behind(&self.words, " > "),
             false => None,
@@ -384,7 +384,7 @@ impl RefusalText {
             let behind = PARAMETER_BEHIND.iter().find_map(|words| {
                 let (_, rest) = line.split_once(words)?;
                 let (name, rest) = first_word(rest)?;
-                // A name inside of a tool's schema or of a message is none of the request's.
+                // A name inside a tool's schema or a message is not a parameter of the request.
                 let inside = rest
                     .trim_start_matches(['"', '\'', '`', '\\'])
                     .starts_with(" at '");
@@ -394,7 +394,7 @@ impl RefusalText {
             behind.or_else(|| {
                 PARAMETER_BEFORE.iter().find_map(|words| {
                     let (before, _) = line.split_once(words)?;
-                    // Prose stands before such words, too: only what looks like a parameter counts.
+                    // Ordinary words may precede such phrases, too, so only words that look like a parameter count.
                     let known = |name: &String| name.contains('_') || ONE_WORD.contains(&name.as_str());
                     top_level(last_word(before)?).filter(known)
                 })
@@ -402,7 +402,7 @@ impl RefusalText {
         })
     }
 
-    /// The name that the server wants in its place.
+    /// Returns the parameter name that the server suggests instead.
     fn instead(&self) -> Option<String> {
         let (_, rest) = self.words.split_once("use ")?;
         let (name, rest) = first_word(rest)?;
@@ -411,7 +411,7 @@ impl RefusalText {
     }
 }
 
-/// The digits behind these words.
+/// Returns the number that follows `words`.
 fn number_behind(text: &str, words: &str) -> Option<u64> {
     let (_, rest) = text.split_once(words)?;
     let digits: String = rest
@@ -427,7 +427,7 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '[' | ']')
 }
 
-/// The first word, quoted or not, and what stands behind it.
+/// Returns the first word, quoted or not, and the text after it.
 fn first_word(text: &str) -> Option<(&str, &str)> {
     let text = text.trim_start_matches(['"', '\'', '`', '[', '(', '\\', ' ']);
     let end = text.find(|c| !is_word(c)).unwrap_or(text.len());
@@ -435,7 +435,7 @@ fn first_word(text: &str) -> Option<(&str, &str)> {
     (!word.is_empty()).then_some((word.trim_end_matches(['.', ']']), rest))
 }
 
-/// The last word, quoted or not.
+/// Returns the last word, quoted or not.
 fn last_word(text: &str) -> Option<&str> {
     let text = text.trim_end_matches(['"', '\'', '`', ' ', ')', ':']);
     let start = text.rfind(|c| !is_word(c)).map_or(0, |at| at + 1);
@@ -447,7 +447,7 @@ fn is_name(name: &str) -> bool {
     letters && (2..=64).contains(&name.len()) && name.chars().any(|c| c.is_ascii_alphabetic())
 }
 
-/// Words that stand where a name could, and are none.
+/// Words at the position of a name that are not parameter names.
 const NO_NAMES: &[&str] = &[
     "model",
     "this",
@@ -485,7 +485,7 @@ const NO_NAMES: &[&str] = &[
     "url",
 ];
 
-/// Parameters whose names are one word.
+/// Parameters whose name is a single word.
 const ONE_WORD: &[&str] = &[
     "temperature",
     "thinking",
@@ -501,8 +501,8 @@ const ONE_WORD: &[&str] = &[
     "speed",
 ];
 
-/// The request's own parameter that a path begins with. Messages, tools and the model are not parameters that could be left out, except
-/// for what messages carry of earlier reasoning.
+/// Returns the request's own parameter at the start of a path. Messages, tools and the model cannot be omitted, so they return
+/// `None`, except for earlier reasoning inside messages.
 fn top_level(path: &str) -> Option<String> {
     let path = path.trim_matches(['"', '\'', '`']);
     if path.ends_with("reasoning_content") {
@@ -512,7 +512,7 @@ fn top_level(path: &str) -> Option<String> {
     (is_name(first) && !NO_NAMES.contains(&first)).then(|| first.to_owned())
 }
 
-/// The parameter that pydantic's place names.
+/// Returns the parameter that a pydantic path names.
 fn forbidden(place: &[String]) -> Option<String> {
     let place = match place {
         [body, rest @ ..] if body == "body" => rest,

@@ -1,5 +1,6 @@
-//! A tool's schema for vendors that take a plain object at its top: no `oneOf`, `anyOf`, `allOf`, `not`, `enum` or `$ref` there. What is
-//! sent takes all that the tool's own schema takes, or more; the arguments are judged by the tool's own.
+//! Simplifies a tool's schema for vendors that require a plain object at its top level, without `oneOf`, `anyOf`, `allOf`, `not`,
+//! `enum` or `$ref`. The simplified schema accepts everything that the original accepts, or more. Arguments are always validated by
+//! the original.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -7,16 +8,16 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-/// Members that no schema may have at its top.
+/// Keywords that are not allowed at the top level.
 const REFUSED: [&str; 6] = ["oneOf", "anyOf", "allOf", "not", "enum", "$ref"];
-/// How deep alternatives inside of alternatives are read.
+/// Nesting depth up to which alternatives are read.
 const DEPTH: u8 = 6;
-/// Parts of one schema that are read, together: references multiply.
+/// Largest number of subschemas that are read. References can multiply them.
 const MAX_PARTS: u32 = 2_000;
-/// The longest description of what was left out, bytes: a longer one is not given.
+/// Longest description of the omitted rules, in bytes. A longer description is dropped.
 const TOLD_MAX_BYTES: usize = 4096;
 
-/// The schema with a plain object at its top.
+/// Returns the schema with a plain object at its top level.
 pub(crate) fn plain_object(schema: &Value) -> Cow<'_, Value> {
     let is_plain = schema.get("type").and_then(Value::as_str) == Some("object")
         && REFUSED.iter().all(|name| schema.get(name).is_none());
@@ -56,12 +57,12 @@ pub(crate) fn plain_object(schema: &Value) -> Cow<'_, Value> {
     Cow::Owned(plain.into())
 }
 
-/// What an object of a schema may have and must have.
+/// The allowed and required properties of an object schema.
 #[derive(Debug, Default)]
 struct SchemaShape {
     properties: Map<String, Value>,
     required: BTreeSet<String>,
-    /// Something of it could not be read: it may have other members, too.
+    /// Part of the schema could not be read, so other properties are allowed.
     is_open: bool,
 }
 
@@ -121,7 +122,7 @@ impl SchemaShape {
         self.is_open |= other.is_open;
     }
 
-    /// Of alternatives, only what all of them ask for is required.
+    /// Adds alternatives. Only properties that all alternatives require are required.
     fn add_one_of(&mut self, alternatives: Vec<Self>) {
         let common = alternatives
             .iter()
@@ -134,7 +135,7 @@ impl SchemaShape {
         }
     }
 
-    /// A property with several schemas takes what any of them takes.
+    /// Adds a property. With several schemas it accepts values of any of them.
     fn add_property(&mut self, name: &str, schema: &Value) {
         match self.properties.get_mut(name) {
             None => {
