@@ -1,4 +1,4 @@
-//! What can be typed at the prompt besides words to the agent.
+//! The slash commands of the prompt.
 
 use anyhow::Result;
 use clawk_kernel::ports::JournalScan;
@@ -11,7 +11,7 @@ const LINES_OF_TRACE: usize = 20;
 
 /// `/help`
 pub(super) fn help() {
-    // A line continued with a backslash would lose its indentation.
+    // A string continued with a backslash would lose its indentation.
     out::note(
         "  /tools     the agent's tools, what may be done with them
   /policy    the rules, in the order they are asked

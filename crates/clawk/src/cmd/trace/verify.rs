@@ -1,4 +1,4 @@
-//! `clawk trace verify`.
+//! `clawk trace verify`: checks the chains and signatures of a record.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::source::{SessionSelection, TraceSource, lines, open};
 use crate::out::{self, Format, TerminalStyle};
 
-/// What signatures are held against the trace: the public key's file, and the checkpoints' file.
+/// The files to check signatures: the public key and the checkpoints.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SignatureFiles<'a> {
     pub(super) key: Option<&'a Path>,
