@@ -1,8 +1,8 @@
-//! `clawk conformance ckp`: the vectors of the specification, played against any agent that speaks on standard streams.
+//! `clawk conformance ckp`: runs the specification's test vectors against any agent on standard streams.
 //!
-//! The vectors are data (`vectors/ckp/*.json`, format in `vectors/ckp/README.md`); this module plays and judges them. Against
-//! clawk itself each vector gets the set-up that it describes, as a manifest of its own. Against another agent the calls
-//! use the names of `examples/conformance/claw.yaml`. Nothing is ever skipped: what cannot be played has failed.
+//! The vectors are data (`vectors/ckp/*.json`, format in `vectors/ckp/README.md`); this module runs and judges them. For clawk
+//! itself, each vector has its own setup with its own manifest. For another agent, the calls use the names of
+//! `examples/conformance/claw.yaml`. No vector is skipped: one that can't be run counts as failed.
 
 mod connection;
 pub(crate) mod cra;
@@ -23,7 +23,7 @@ use anyhow::Result;
 pub(crate) use report::{CkpReport, VectorResult};
 pub(crate) use target::CkpTarget;
 
-/// Plays every vector of the levels up to `level` and tells `seen` of each as it ends.
+/// Runs every vector of the levels up to `level`. Passes each result to `seen` as it ends.
 pub(crate) fn run(target: &CkpTarget, level: u8, mut seen: impl FnMut(&VectorResult)) -> Result<CkpReport> {
     let vectors = vector::all()?;
     let mut report = CkpReport::new(target.name(), target.version(), level);

@@ -1,4 +1,4 @@
-//! What came out, for people and for machines.
+//! The test report, for people and for programs.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use super::vector::Vector;
 /// The JSON report.
 #[derive(Debug, Serialize)]
 pub(crate) struct CkpReport {
-    /// The agent's own name where it told one, else the target as given.
+    /// The agent's own name if it gave one, else the target as given.
     pub(crate) implementation: String,
-    /// Its version, as told in `claw.initialize`.
+    /// The agent's version from `claw.initialize`.
     pub(crate) version: Option<String>,
-    /// The level that was asked for.
+    /// The requested level.
     pub(crate) level: u8,
     pub(crate) total: usize,
     pub(crate) passed: usize,
@@ -24,7 +24,7 @@ pub(crate) struct CkpReport {
     named: bool,
 }
 
-/// One vector's result.
+/// The result of one vector.
 #[derive(Debug, Serialize)]
 pub(crate) struct VectorResult {
     pub(crate) id: String,
@@ -33,7 +33,7 @@ pub(crate) struct VectorResult {
     pub(crate) clause: String,
     pub(crate) passed: bool,
     pub(crate) duration_ms: u64,
-    /// Why it failed: what was expected and what came, with the conversation.
+    /// Why it failed: the expected and received values, and the messages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failure: Option<VectorFailure>,
 }
@@ -54,7 +54,7 @@ impl VectorResult {
 }
 
 impl CkpReport {
-    /// With a version the name is settled; else the agent's own will take its place.
+    /// Makes a report. With a version the name is final; otherwise the agent's own name replaces it.
     pub(super) const fn new(implementation: String, version: Option<String>, level: u8) -> Self {
         Self {
             named: version.is_some(),
@@ -68,7 +68,7 @@ impl CkpReport {
         }
     }
 
-    /// The first name that the agent gives itself stands.
+    /// Sets the name to the first one that the agent gives.
     pub(super) fn name_agent(&mut self, agent: Option<AgentName>) {
         if let Some(AgentName { name, version }) = agent.filter(|_| !self.named) {
             (self.implementation, self.version, self.named) = (name, Some(version), true);

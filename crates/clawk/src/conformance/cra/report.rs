@@ -1,4 +1,4 @@
-//! The report, in the shape that the conformance document gives.
+//! The report, in the format of the conformance document.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::case::{CraCase, Level};
 
-/// How one case ended.
+/// The result of one case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum CraStatus {
@@ -19,14 +19,14 @@ pub(crate) enum CraStatus {
 /// Why a case did not pass.
 #[derive(Debug)]
 pub(super) enum CraShortfall {
-    /// Something else came.
+    /// The result was different.
     Failed { error: String, details: Value },
-    /// The target has no door for this.
+    /// The target's interfaces do not support the case.
     Skipped(String),
 }
 
 impl CraShortfall {
-    /// Expected one thing, got another.
+    /// Makes the failure for an unexpected value.
     pub(super) fn other(
         expected: impl std::fmt::Display,
         got: impl std::fmt::Display,
@@ -48,13 +48,13 @@ impl From<anyhow::Error> for CraShortfall {
     }
 }
 
-/// One case's result.
+/// The result of one case.
 #[derive(Debug, Serialize)]
 pub(crate) struct CraCaseResult {
     pub(crate) test_id: String,
     pub(crate) status: CraStatus,
     pub(crate) duration_ms: u64,
-    /// What was expected and what came; or why it could not be asked.
+    /// The expected and received values, or why the case was skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
     #[serde(skip_serializing_if = "Value::is_null")]
@@ -92,12 +92,12 @@ pub(crate) struct TestRun {
     pub(crate) skipped: usize,
 }
 
-/// The whole report.
+/// The complete report.
 #[derive(Debug, Serialize)]
 pub(crate) struct CraReport {
     pub(crate) implementation: String,
     pub(crate) version: String,
-    /// The highest level all of whose cases passed, none skipped; null where there is none.
+    /// The highest level whose cases all passed, without skipped ones; null if there is none.
     pub(crate) conformance_level: Option<&'static str>,
     pub(crate) test_run: TestRun,
     pub(crate) results: Vec<CraCaseResult>,
@@ -132,7 +132,7 @@ impl CraReport {
         self.results.push(outcome);
     }
 
-    /// Says which level was reached among those that were asked.
+    /// Sets the reached level, among those that were run.
     pub(super) fn close(&mut self, asked: Option<Level>, took: Duration) {
         self.test_run.duration_ms = millis(took);
         let Some(asked) = asked else { return };
