@@ -1,4 +1,4 @@
-//! The events of what a call reached: `ckp.egress.*`, written with its outcome.
+//! The `ckp.egress.*` events about a call's network connections, written with its outcome.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use serde::Serialize;
 use crate::event::{Draft, JournalWriter, Thread};
 use crate::ports::{CallConnection, ConnectionCollector, ReachedConnections};
 
-/// A connection was served.
+/// A network connection was served.
 pub(crate) const CONNECTED: &str = "ckp.egress.connected";
-/// A connection was refused, or cut for a reason.
+/// A network connection was refused or closed.
 pub(crate) const REFUSED: &str = "ckp.egress.refused";
-/// Further connections, in sums.
+/// Totals of further connections.
 pub(crate) const SUMMED: &str = "ckp.egress.summed";
 
 #[derive(Serialize)]
@@ -58,7 +58,7 @@ struct EgressSummed<'a> {
     request_id: &'a str,
 }
 
-/// One event for each connection, and one for the rest.
+/// Returns one event for each connection, and one for the rest.
 pub(super) fn drafts(
     scribe: &JournalWriter,
     thread: &Thread,
