@@ -1,8 +1,8 @@
-//! Who a text is from (R50). The door where the text comes in decides it, never the text. A user message can't be built without an
-//! author, and an author can't be built without a door.
+//! The author of a text (R50). It is determined by the entry point through which the text arrived, never by the text. A user
+//! message can't be built without an author, and an author can't be built without an entry point.
 //!
-//! What a text brings into a context is decided when it is used: the words of the person whose turn runs are that person's own, the
-//! words of everybody else below admin are a peer's.
+//! The provenance of a text is determined when it is used: the text of the person whose turn runs is that person's own; the text of
+//! everybody else below admin counts as a peer's.
 
 use std::collections::BTreeSet;
 
@@ -13,45 +13,45 @@ use crate::door::{EntryPoint, Origin};
 use crate::ports::{MessageContext, QuoteAuthor, QuoteKind};
 use crate::taint;
 
-/// The sender of a message whose platform does not say who wrote it (C3a). Two such senders may be two people.
+/// The sender of a message whose platform does not name its author (C3a). Two such senders may be different people.
 pub(crate) const UNVERIFIED: &str = "(unverified)";
-/// How a door names its clients where these are other agents.
+/// Prefix of client names at entry points whose clients are other agents.
 const AGENT_CLIENTS: &str = "a2a:";
-/// How a door names its clients where what they say comes out of a queue or a folder: whoever can write there says it.
+/// Prefix of client names whose text comes from a queue or a folder. Anybody who can write there may be the author.
 pub const QUEUE_CLIENTS: &str = "queue:";
 
-/// What kind of author wrote a text.
+/// The kind of a text's author.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum AuthorKind {
-    /// This program: questions that it asks models itself, and what it says of calls.
+    /// clawk itself: its own questions to models, and its texts about calls.
     Runtime,
     /// The agent's operator, in the manifest: a `cron` channel.
     Operator,
-    /// Somebody whom a door knows.
+    /// A person whom an entry point has identified.
     Person,
-    /// Nobody: a row, a file, a mail that set off a run. Whoever can write there wrote it.
+    /// No person: a row, a file or a mail triggered the run. Anybody who can write there may be the author.
     Trigger,
     /// Another agent.
     Agent,
 }
 
-/// Who wrote a text: by which door it came in, the sender's name there, and the rights that the sender had there.
+/// The author of a text: the entry point, the sender's name there, and the sender's role there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextAuthor {
     kind: AuthorKind,
-    /// The channel's name, or the door's.
+    /// Name of the channel or entry point.
     door: String,
     sender: String,
     role: Role,
-    /// Origins of words of others that the text repeats.
+    /// Sources of other people's text that the text repeats.
     repeats: BTreeSet<String>,
-    /// It came in at a terminal of this machine.
+    /// The text arrived at a terminal of this machine.
     at_terminal: bool,
 }
 
 impl TextAuthor {
-    /// This program's own words. Nothing that came from outside may be in such a text.
+    /// The author of clawk's own text. Such a text must not contain anything from outside.
     #[must_use]
     pub const fn runtime() -> Self {
         Self {
@@ -64,7 +64,7 @@ impl TextAuthor {
         }
     }
 
-    /// Nobody knows who: a stranger to everybody.
+    /// An unknown author, who counts as a stranger to everybody.
     #[must_use]
     pub fn unknown() -> Self {
         Self {
@@ -77,7 +77,7 @@ impl TextAuthor {
         }
     }
 
-    /// The author of a message, by its door as it is recorded with the message.
+    /// Returns the author of a message, from its recorded entry point.
     pub(crate) fn of(origin: &Origin, manifest: &Manifest) -> Self {
         let door = origin.sender_door();
         Self {
@@ -98,17 +98,17 @@ impl TextAuthor {
         }
     }
 
-    /// The author of what somebody says who has this door, where there is no message.
+    /// Returns the author of text from this entry point that is not a message.
     pub(crate) fn of_door(door: &EntryPoint, manifest: &Manifest) -> Self {
         Self::of(&Origin::from(door.clone()), manifest)
     }
 
-    /// The channel's name, or the door's.
+    /// Returns the name of the channel or entry point.
     pub(crate) fn door_name(&self) -> &str {
         &self.door
     }
 
-    /// The origin that this author's words have for others. `None`: they are the agent's owner's.
+    /// Returns the source under which this author's text is known to others. `None`: the author is the agent's owner.
     pub(crate) fn own_origin(&self) -> Option<String> {
         match self.kind {
             AuthorKind::Runtime | AuthorKind::Operator => None,
@@ -124,13 +124,13 @@ impl TextAuthor {
         }
     }
 
-    /// All origins of the text: its author's, and those of the words that it repeats.
+    /// Returns all sources of the text: its author, and the sources of the text that it repeats.
     pub(crate) fn origins(&self) -> BTreeSet<String> {
         self.repeats.iter().cloned().chain(self.own_origin()).collect()
     }
 
-    /// Whether words of this origin are the author's own, wherever they stand. Names that a client gives itself prove nothing: they
-    /// are its own only below admin, where they give nothing.
+    /// Returns whether text of this source is the author's own, wherever it appears. A name that a client gives itself proves
+    /// nothing: it counts as the client's own only below admin, where it gives no rights.
     pub(crate) fn wrote(&self, origin: &str) -> bool {
         let known = match self.kind {
             AuthorKind::Person => self.sender != UNVERIFIED,
@@ -141,17 +141,17 @@ impl TextAuthor {
         known && (vouched || self.role < Role::Admin) && taint::bare(origin) == own()
     }
 
-    /// This program's own words, and what it puts into them.
+    /// Returns whether the author is clawk itself.
     pub(crate) fn is_runtime(&self) -> bool {
         self.kind == AuthorKind::Runtime
     }
 
-    /// Somebody who types at the terminal of this machine, or pipes text into the program.
+    /// Returns whether the author types at this machine's terminal or pipes text into the program.
     pub(crate) fn is_at_terminal(&self) -> bool {
         self.kind == AuthorKind::Person && self.at_terminal
     }
 
-    /// Who it is, for people: `ann on slack (user)`.
+    /// Returns a description for people: `ann on slack (user)`.
     pub(crate) fn words(&self) -> String {
         match self.kind {
             AuthorKind::Runtime => "clawk".to_owned(),
@@ -171,7 +171,7 @@ impl TextAuthor {
     }
 }
 
-/// Which kind of author comes in by a door.
+/// Returns the kind of author for an entry point.
 pub(crate) fn kind_of(door: &EntryPoint, manifest: &Manifest) -> AuthorKind {
     match door {
         EntryPoint::Cli => AuthorKind::Person,
@@ -179,7 +179,7 @@ pub(crate) fn kind_of(door: &EntryPoint, manifest: &Manifest) -> AuthorKind {
         EntryPoint::Rpc { client, .. } if client.starts_with(QUEUE_CLIENTS) => AuthorKind::Trigger,
         EntryPoint::Rpc { .. } => AuthorKind::Person,
         EntryPoint::Peer { .. } => AuthorKind::Agent,
-        // The sender of a trigger's message is its channel.
+        // The sender of a trigger's message is the trigger's channel.
         EntryPoint::Channel { channel, sender, .. } if channel == sender => {
             let declared = manifest.channels.iter().find(|known| known.name == *channel);
             match declared.map(|known| known.kind) {
@@ -192,11 +192,11 @@ pub(crate) fn kind_of(door: &EntryPoint, manifest: &Manifest) -> AuthorKind {
     }
 }
 
-/// Origins of the words of others that a platform says a message repeats. An id that the platform gives names its person as a message
-/// of that person would; a name that people give themselves does not.
+/// Returns the sources of other people's text that a message repeats, as reported by its platform. An id given by the platform
+/// identifies its person; a name that people choose themselves does not.
 pub(crate) fn of_quotes(context: &MessageContext, channel: &str) -> BTreeSet<String> {
     let others = context.quotes.iter().filter_map(|quote| match &quote.author {
-        // What the agent said elsewhere may be made from anything.
+        // The agent's text in another conversation may contain anything.
         QuoteAuthor::Agent if quote.kind == QuoteKind::Forward => {
             Some(taint::of_sender("forwarded", channel))
         }

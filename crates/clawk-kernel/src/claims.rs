@@ -27,7 +27,7 @@ pub const MARK: &str = "(⚠ not in the record of this turn)";
 /// The largest number of sentences; a longer answer is not judged.
 const MAX_SENTENCES: usize = 1_000;
 
-/// Why nothing was judged, for people and the record.
+/// Reason for an unjudged answer, for people and the record.
 const NO_PURSE: &str = "the purse is empty";
 const FAILED: &str = "the judge gave no answer";
 const LATE: &str = "the judge took too long";
@@ -40,23 +40,23 @@ const NO_RECORD: &str = "the record can't be read";
 /// The judge of answers and its time limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
-    /// A provider of the manifest.
+    /// Name of a provider in the manifest.
     pub judge: String,
     /// How long the judgement of one answer may take, milliseconds. After that the answer is sent unjudged, and its record line says so.
     pub timeout_ms: u64,
 }
 
 impl Claims {
-    /// Milliseconds, where nothing else is set.
+    /// Default time limit in milliseconds.
     pub const DEFAULT_TIMEOUT_MS: u64 = 30_000;
 }
 
 /// The judgement of one answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ClaimsJudgement {
-    /// The provider that judged.
+    /// Name of the provider that judged.
     pub by: String,
-    /// How many sentences the answer has.
+    /// Number of sentences in the answer.
     pub sentences: usize,
     /// The positions of the marks: byte offsets in the answer, ascending.
     pub marks: Vec<usize>,
@@ -80,7 +80,7 @@ impl ClaimsJudgement {
         }
     }
 
-    /// As programs read it.
+    /// Returns the judgement as JSON.
     pub(crate) fn facts(&self) -> Value {
         json!({"by": self.by, "sentences": self.sentences, "unsupported": self.marks.len(), "failed": self.failed})
     }
@@ -93,7 +93,7 @@ impl ClaimsJudgement {
         let mut text = String::with_capacity(answer.len());
         let mut from = 0;
         for at in &self.marks {
-            // Offsets of this very text; another one is not marked at a place that it does not have.
+            // The offsets belong to this exact text. Another text is not marked beyond its end.
             let Some(part) = answer.get(from..*at) else { break };
             text.push_str(part);
             text.push_str(sentence::before_mark(answer, *at));
@@ -161,7 +161,7 @@ pub(crate) async fn judge(run: &RunningTurn<'_>, turn: &Turn, end: &TurnOutcome)
     Some(ClaimsVerdict { judged, draft })
 }
 
-/// The positions of the marks, or why the answer was not judged.
+/// Asks the judge. Returns the positions of the marks, or the reason why the answer was not judged.
 async fn ask(
     run: &RunningTurn<'_>,
     claims: &Claims,
@@ -197,7 +197,7 @@ async fn ask(
         let quiet = NoticeSender::default();
         let place = InferenceContext {
             thread: run.thread,
-            // A turn of its own: no conversation is rebuilt with it.
+            // Uses an own turn id, so that no conversation is rebuilt with this request.
             turn: calls.clock().uuid(),
             notices: &quiet,
             purse: &run.purse,

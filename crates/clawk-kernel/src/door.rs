@@ -1,4 +1,4 @@
-//! Doors: by which way somebody comes in, who they are there, and with which rights (R39).
+//! Entry points: how a request arrives, who its sender is there, and the sender's rights (R39).
 
 use std::collections::BTreeSet;
 
@@ -13,20 +13,19 @@ use crate::time::Timestamp;
 /// How long the ids of a platform's messages are kept if the channel does not say, in days.
 pub const REMEMBERED_DAYS: u32 = 7;
 
-/// The door by which a request came in. Each door gives its sender a role.
+/// The entry point of a request. Each entry point gives its sender a role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EntryPoint {
     /// JSON-RPC.
     Rpc {
         /// `clientInfo.name`.
         client: String,
-        /// By the scopes of the connection's token. The wire on standard input and output belongs to whoever launched the
-        /// agent: admin.
+        /// Role by the scopes of the connection's token. Standard input and output belong to the user who started the agent: admin.
         role: Role,
     },
     /// The terminal of the process owner: admin.
     Cli,
-    /// A peer of a swarm; the task's id.
+    /// A swarm peer, at a task.
     Peer {
         /// The peer's identity.
         identity: String,
@@ -35,28 +34,28 @@ pub enum EntryPoint {
         /// At most the role of the sender who delegated the task.
         role: Role,
     },
-    /// A channel: somebody whom its access control let in, with a role.
+    /// A channel: a sender with a role, admitted by the channel's access control.
     Channel {
         /// The channel's name.
         channel: String,
-        /// The chat, room, thread or mail thread there.
+        /// The platform's chat, room, thread or mail thread.
         conversation: String,
-        /// It holds this sender alone, beside the agent.
+        /// The conversation has only this sender and the agent.
         direct: bool,
         /// The platform's id of the sender.
         sender: String,
-        /// By [`crate::admit`].
+        /// Role given by [`crate::admit`].
         role: Role,
     },
-    /// A door of which the record does not say enough: the least role.
+    /// An entry point that the record does not fully describe: the lowest role.
     Unknown {
-        /// Whom the record names.
+        /// The sender in the record.
         sender: String,
     },
 }
 
 impl EntryPoint {
-    /// The launcher's wire: JSON-RPC on standard input and output, as admin.
+    /// Makes the launcher's entry point: JSON-RPC on standard input and output, as admin.
     #[must_use]
     pub fn launcher(client: &str) -> Self {
         Self::Rpc {
@@ -65,7 +64,7 @@ impl EntryPoint {
         }
     }
 
-    /// The word in the trace.
+    /// Returns the word in the trace.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -77,7 +76,7 @@ impl EntryPoint {
         }
     }
 
-    /// The name of the sender, as this door knows it.
+    /// Returns the sender's name at this entry point.
     #[must_use]
     pub fn sender(&self) -> &str {
         match self {
@@ -88,7 +87,7 @@ impl EntryPoint {
         }
     }
 
-    /// The conversation of a channel: one session has it (C2).
+    /// Returns the key of a channel's conversation. Each has one session (C2).
     pub(crate) fn key(&self) -> Option<ConversationKey> {
         match self {
             Self::Channel {
@@ -106,7 +105,7 @@ impl EntryPoint {
         }
     }
 
-    /// The role of the sender (CKP §5.3).
+    /// Returns the sender's role (CKP §5.3).
     #[must_use]
     pub const fn role(&self) -> Role {
         match self {
@@ -117,27 +116,27 @@ impl EntryPoint {
     }
 }
 
-/// Whose message it is, and with which rights its turn runs: recorded with the message, and rebuilt after a crash.
+/// The origin of a message: its sender, and the rights of its turn. Recorded with the message and restored after a crash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) door: EntryPoint,
-    /// At most the door's own.
+    /// At most the role of the entry point.
     pub(crate) role: Role,
     /// The platform's ids of the message.
     pub(crate) platform_ids: Vec<String>,
-    /// So long a message with one of these ids is the same message.
+    /// Number of days in which a message with one of these ids counts as the same message.
     pub(crate) remembered_days: u32,
-    /// The client's own tools, for the turn of this message.
+    /// The client's own tools for this message's turn.
     pub(crate) tools: Vec<ToolOffer>,
-    /// What kind of author the record says; `None`: the door and the manifest decide.
+    /// The author's kind in the record; `None`: the entry point and the manifest determine it.
     pub(crate) author_kind: Option<AuthorKind>,
-    /// Origins of words of others that the text repeats.
+    /// Sources of other people's text that the message repeats.
     pub(crate) repeats: BTreeSet<String>,
-    /// By which door the message came, where its turn goes on in a fork and answers at another one.
+    /// The original entry point, if the turn continues in a fork and answers at another one.
     pub(crate) written_by: Option<EntryPoint>,
 }
 
-/// What `ckp.message.accepted` says of it.
+/// The origin as recorded in `ckp.message.accepted`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct RecordedOrigin {
@@ -169,23 +168,23 @@ impl From<EntryPoint> for Origin {
 }
 
 impl Origin {
-    /// The same, where the text repeats words of others.
+    /// Returns the origin with the sources that the text repeats.
     pub(crate) fn repeating(mut self, author: &TextAuthor) -> Self {
         self.repeats.extend(author.origins());
         self
     }
 
-    /// The same with no more rights than `most`.
+    /// Returns the origin with at most the role `most`.
     pub(crate) fn at_most(mut self, most: Role) -> Self {
         self.role = self.role.min(most);
         self
     }
 
-    /// As the record has it: never more than is written there.
+    /// Restores the origin from the record, never with more rights than recorded.
     ///
-    /// Versions before R39 recorded a door without a role. Of these, `cli` and `rpc` were always the process owner's terminal
-    /// and the launcher's wire, both admin, and nothing else was called so. Every other door may have stood for anybody, so its
-    /// turns go on as a viewer's: the task of a peer that such a version left open gets no tools and is best asked for again.
+    /// Versions before R39 recorded an entry point without a role. Of these, `cli` and `rpc` were always the process owner's
+    /// terminal and the launcher's connection, both admin. Any other entry point may have had any sender, so its turns continue as
+    /// a viewer's. The task of a peer that such a version left open gets no tools and should be requested again.
     pub(crate) fn recorded(came: RecordedOrigin) -> Self {
         let role = match (&came.role, came.door.as_str()) {
             (Some(word), _) => Role::parse(word).unwrap_or(Role::Viewer),
@@ -223,13 +222,13 @@ impl Origin {
         }
     }
 
-    /// The door of whoever said it. The answer goes to [`Origin::door`].
+    /// Returns the sender's entry point. The answer goes to [`Origin::door`].
     pub(crate) fn sender_door(&self) -> &EntryPoint {
         self.written_by.as_ref().unwrap_or(&self.door)
     }
 
-    /// The same message said once more by somebody with at most these rights: its door, its sender and its role stay. It is another
-    /// message of the platform, so the ids go.
+    /// Returns the origin of the same message sent again by a person with at most these rights. Entry point, sender and role stay.
+    /// The platform's ids are removed, because it is another message for the platform.
     pub(crate) fn said_again(self, most: Role) -> Self {
         Self {
             platform_ids: Vec::new(),
@@ -239,8 +238,9 @@ impl Origin {
         .at_most(most)
     }
 
-    /// The same for a turn that goes on in a fork. Who forks it hears of it, and its message's rights stay a bound. The message stays its
-    /// sender's, unless whoever forks it may know less than the sender: a fork must not recall what the forker may not read.
+    /// Returns the origin for a turn that continues in a fork. The person who forks gets the answer, and the message's rights
+    /// remain the upper limit. The sender stays the same, unless the person who forks may read less than the sender: a fork must
+    /// not recall what that person may not read.
     pub(crate) fn forked_by(self, by: &Self) -> Self {
         if by.role < Role::Admin && by.role <= self.role {
             return by.clone().at_most(self.role);
@@ -254,14 +254,14 @@ impl Origin {
         .at_most(self.role)
     }
 
-    /// The same as records have it whose fork does not say that it keeps the sender.
+    /// Like [`Self::forked_by`], for a recorded fork that does not keep the sender.
     pub(crate) fn taken_over_by(self, by: &Self) -> Self {
         by.clone().at_most(self.role)
     }
 
-    /// The same for a replay, where nothing runs: versions before R39 gave every turn the rights of an admin, so a record without
-    /// a role is only repeated by those. `judged`: a version that judges authors went on with the session; where none did, a message
-    /// without a kind of author had no author to judge.
+    /// Returns the origin for a replay, in which nothing runs. Versions before R39 gave every turn admin rights, and only these
+    /// reproduce a record without a role. `judged`: a version that judges authors continued the session; otherwise a message
+    /// without an author kind had no author to judge.
     pub(crate) fn replayed(mut came: RecordedOrigin, judged: bool) -> Self {
         let then = came.role.is_none().then_some(Role::Admin);
         if !judged {
@@ -274,7 +274,7 @@ impl Origin {
         }
     }
 
-    /// The name of the channel, the conversation there, and whether it is a direct one.
+    /// Returns the channel's name, the conversation, and whether it is direct.
     pub(crate) fn channel(&self) -> Option<(&str, &str, bool)> {
         match &self.door {
             EntryPoint::Channel {
@@ -290,7 +290,7 @@ impl Origin {
         }
     }
 
-    /// What a message of a channel changes beside the inbox.
+    /// Returns the changes that a channel's message makes besides the inbox.
     pub(crate) fn arrival(&self, now: Timestamp) -> Option<InboxArrival> {
         let kept_ms = i64::from(self.remembered_days) * 86_400_000;
         Some(InboxArrival {
@@ -301,8 +301,8 @@ impl Origin {
         })
     }
 
-    /// What is owed to whoever said it: to a channel's conversation, or to the process owner at the terminal. Other doors have
-    /// a caller of their own who waits for the answer.
+    /// Returns the delivery that is due: to a channel's conversation, or to the process owner at the terminal. At other entry
+    /// points a caller waits for the answer.
     pub(crate) fn owed(
         &self,
         message: MessageId,

@@ -1,4 +1,4 @@
-//! What a dry run spent, on the record and in the sums of the agent that it was a copy of: its models answered for money.
+//! Records the cost of a dry run, and adds it to the spending of the original agent, because its models cost money.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use crate::ports::{Journal, JournalError, SpentAmount};
 use crate::purse::BudgetAmount;
 use crate::time::Clock;
 
-/// What one purse paid in one hour. Fields in alphabetical order, as in every payload.
+/// The amount that one budget paid in one hour. Fields in alphabetical order, as in every payload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DryRunPayment {
     pub(crate) cost_microusd: u64,
-    /// Hours since the epoch.
+    /// The hour, as whole hours since the Unix epoch.
     pub(crate) hour: i64,
     pub(crate) purse: Arc<str>,
     pub(crate) tokens: u64,
@@ -28,8 +28,7 @@ struct DryRunSpent<'a> {
     paid: &'a [DryRunPayment],
 }
 
-/// What models took between two looks at a state's sums: calls that were only predicted, and the time that they did not take, count
-/// for nothing.
+/// Returns the model use between two readings of a state's sums. Predicted calls and their time do not count.
 #[must_use]
 pub fn difference(before: &[SpentAmount], after: &[SpentAmount]) -> Vec<SpentAmount> {
     let known: BTreeMap<(&str, i64), BudgetAmount> = before
@@ -53,10 +52,10 @@ pub fn difference(before: &[SpentAmount], after: &[SpentAmount]) -> Vec<SpentAmo
     more.filter(|spent| !spent.amount.is_zero()).collect()
 }
 
-/// Counts it against the agent's budgets; durable when this returns. Nothing is written where nothing was spent.
+/// Charges the agent's budgets; durable when this returns. If nothing was spent, nothing is written.
 ///
 /// # Errors
-/// The journal takes it not.
+/// The journal can't be written.
 pub async fn account(
     (journal, clock): (Arc<dyn Journal>, Arc<dyn Clock>),
     (agent, by): (&str, &str),

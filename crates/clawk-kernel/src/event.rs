@@ -1,10 +1,10 @@
 //! The events that the kernel writes into the journal: types and payloads (TRACE's standard list, R31).
 //!
-//! INVARIANT: every payload struct declares its fields in alphabetical order and holds no floats, so that serde_json's
-//! text of it *is* canonical JSON (JCS, R27). `tests::payloads_are_canonical` holds it.
+//! INVARIANT: every payload struct declares its fields in alphabetical order and holds no floats, so that serde_json's text of it
+//! *is* canonical JSON (JCS, R27). `tests::payloads_are_canonical` checks it.
 //!
-//! INVARIANT: every event is built by [`JournalWriter::written`], which holds its size: whatever text a field was given, the event
-//! stays below what every verifier takes, and a number that has no agreed text never keeps an event from being written.
+//! INVARIANT: every event is built by [`JournalWriter::written`], which limits its size: whatever text a field has, the event stays
+//! below the limit of every verifier, and a number without a canonical text never prevents an event.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ macro_rules! payloads {
 payloads! {
     /// `session.started`.
     SessionStarted<'a> { agent_hash: Digest, agent_id: &'a str, door: &'a str, goal: &'a str, role: &'a str, run: Uuid }
-    /// `session.started` of a session that goes on from a step of another.
+    /// `session.started` of a forked session.
     SessionForked<'a> { agent_hash: Digest, agent_id: &'a str, door: &'a str, fork: &'a ForkPoint, goal: &'a str, role: &'a str, run: Uuid }
     /// `ckp.agent.described`.
     AgentDescribed<'a> { agent: &'a str, agent_hash: Digest }
@@ -55,7 +55,7 @@ payloads! {
     SessionEnded<'a> { duration_ms: u64, reason: &'a str }
     /// `ckp.lifecycle.transition`.
     Transition<'a> { agent: &'a str, duration_ms: u64, from: &'a str, reason: &'a str, to: &'a str }
-    /// `ckp.message.accepted`: with the whole door (R39), by which [`crate::door::Origin`] is rebuilt.
+    /// `ckp.message.accepted`: with the complete entry point (R39), from which [`crate::door::Origin`] is restored.
     MessageAccepted<'a> {
         author_kind: AuthorKind,
         channel: Option<&'a str>, conversation: Option<&'a str>, direct: Option<bool>, door: &'a str, message_id: Uuid,
@@ -64,7 +64,7 @@ payloads! {
     }
     /// `ckp.message.attached`.
     MessageAttached<'a> { content_hash: Digest, message_id: Uuid, mime_type: &'a str, name: Option<&'a str>, size_bytes: u64 }
-    /// `ckp.message.framed`. `untrusted`: origins of the words of others that the frame repeats.
+    /// `ckp.message.framed`. `untrusted`: sources of other people's text that the frame repeats.
     MessageFramed<'a> {
         frame_hash: Digest, message_id: Uuid, #[serde(skip_serializing_if = "<[String]>::is_empty")] untrusted: &'a [String],
     }
@@ -82,7 +82,7 @@ payloads! {
         #[serde(skip_serializing_if = "std::ops::Not::not")] could_act: bool,
         #[serde(skip_serializing_if = "std::ops::Not::not")] declined: bool,
         duration_ms: u64, end: &'a str, input_tokens: u64, message_id: Uuid, output_tokens: u64, text_hash: Digest }
-    /// `ckp.claims.judged`. `marks`: bytes from the beginning of the answer `text_hash`, behind sentences that the record does not support.
+    /// `ckp.claims.judged`. `marks`: byte offsets in the answer `text_hash`, after sentences that the record does not support.
     ClaimsJudged<'a> {
         duration_ms: u64, #[serde(skip_serializing_if = "Option::is_none")] failed: Option<&'a str>, marks: &'a [usize], message_id: Uuid,
         provider: &'a str, sentences: usize, text_hash: Digest,
@@ -131,8 +131,8 @@ payloads! {
         turn: Uuid,
         #[serde(skip_serializing_if = "Option::is_none")] words_hash: Option<Digest>,
     }
-    /// `ckp.provider.adapted`. `cause`: `known` before the turn, or what was refused. `window_tokens`: as far as
-    /// refusals tell; `server_tokens`: as the server says.
+    /// `ckp.provider.adapted`. `cause`: `known` before the turn, or what was refused. `window_tokens`: the window derived from
+    /// refusals; `server_tokens`: the window that the server reports.
     ProviderAdapted<'a> {
         #[serde(skip_serializing_if = "RequestAdaptation::is_empty")] adaptation: &'a RequestAdaptation,
         cause: &'a str, change: &'a str, endpoint: Digest, model: &'a str, provider: &'a str,
@@ -165,7 +165,7 @@ payloads! {
         action_id: &'a str, by: &'a str, effect: &'a str, parameters_hash: Digest, policy_id: Option<&'a str>,
         request_hash: Digest, request_id: &'a str, resolution_id: Uuid, rule_id: Option<&'a str>, side_effects: bool, turn: Option<Uuid>,
     }
-    /// `action.denied`. `reason` is `by`: the words are in the result's content.
+    /// `action.denied`. `reason` equals `by`; the text is in the result's content.
     ActionDenied<'a> {
         action_id: &'a str, by: &'a str, policy_id: Option<&'a str>, reason: ChainText, request_hash: Digest, request_id: &'a str,
         result_hash: Digest, rule_id: Option<&'a str>, turn: Option<Uuid>,
@@ -177,7 +177,7 @@ payloads! {
         #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [BudgetUse],
         turn: Option<Uuid>,
     }
-    /// `action.failed`. `error_message` is `error_code`: the words are in the result's content.
+    /// `action.failed`. `error_message` equals `error_code`; the text is in the result's content.
     ActionFailed<'a> {
         action_id: &'a str, duration_ms: u64, error_code: &'a str, error_message: ChainText, request_hash: Digest, request_id: &'a str,
         result_hash: Digest, #[serde(skip_serializing_if = "<[_]>::is_empty")] took: &'a [BudgetUse],
@@ -223,31 +223,32 @@ payloads! {
         #[serde(skip_serializing_if = "is_zero")] shortened_results: usize,
         turn: Uuid,
     }
-    /// `ckp.context.compacted`: `untrusted` names the origins of foreign text in what was replaced.
+    /// `ckp.context.compacted`: `untrusted` lists the sources of untrusted text in what was replaced.
     ContextCompacted<'a> {
         kept_messages: usize, method: &'a str, replaced_messages: usize, strategy: &'a str, summary_hash: Digest, turn: Uuid,
         untrusted: &'a [String],
     }
     /// `ckp.context.written`.
     ContextWritten<'a> { file: &'a str, request_id: &'a str, text_hash: Digest }
-    /// `ckp.context.read`: no `text_hash`: the file is gone.
+    /// `ckp.context.read`. Without `text_hash` the file no longer exists.
     ContextRead<'a> { file: &'a str, text_hash: Option<Digest>, turn: Uuid }
-    /// `ckp.context.tainted`: `files` says which file holds text of which origins; `untrusted` is all of them, each with its file.
+    /// `ckp.context.tainted`: `files` lists each file with the sources of its text; `untrusted` lists all sources, each with its
+    /// file.
     ContextTainted<'a> {
         files: &'a crate::ports::TaintedFiles, #[serde(skip_serializing_if = "Option::is_none")] request_id: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")] turn: Option<Uuid>, untrusted: &'a [String],
     }
-    /// `ckp.memory.requested`, `ckp.memory.stored`: never the entries themselves, which the store has.
+    /// `ckp.memory.requested`, `ckp.memory.stored`. They never hold the entries, which are in the store.
     #[derive(Clone, Copy)]
     MemoryStored<'a> {
         batch: Uuid,
-        // `memory-store`, where a call of that tool stored it: the call has the answer.
+        // Set to `memory-store` if a call of that tool stored the entries; the call then has the answer.
         #[serde(skip_serializing_if = "Option::is_none")] by: Option<&'a str>,
         count: usize, entries_hash: Digest, request_hash: Digest, request_id: &'a str, store: &'a str,
     }
     /// `ckp.memory.queried`.
     MemoryQueried<'a> { found: usize, query: &'a str, store: &'a str }
-    /// `ckp.memory.recalled`: `untrusted` names the origins of what was not the user's own word.
+    /// `ckp.memory.recalled`: `untrusted` lists the sources of text that is not the user's own.
     MemoryRecalled<'a> {
         left_out: usize, query_hash: Digest, recalled_hash: Digest, searches: &'a [crate::recall::RecalledIds], tokens: usize, turn: Uuid,
         untrusted: &'a [String],
@@ -258,7 +259,7 @@ payloads! {
     MemoryCompacted<'a> { entries_after: u64, entries_before: u64, store: &'a str }
     /// `ckp.swarm.reported`.
     SwarmReported<'a> { cost_microusd: u64, duration_ms: u64, orphan: bool, result_hash: Digest, status: &'a str, task_id: &'a str, token_usage: u64 }
-    /// Every other event of a swarm; what it has nothing to say of is not there.
+    /// All other events of a swarm. Fields that do not apply are left out.
     #[derive(Default)]
     SwarmEvent<'a> {
         #[serde(skip_serializing_if = "Option::is_none")] attempt: Option<u32>,
@@ -285,7 +286,7 @@ payloads! {
     }
     /// `ckp.swarm.broadcast`.
     SwarmBroadcast<'a> { message_hash: Digest, peers: usize, swarm: &'a str }
-    /// `ckp.screen.secret`, `ckp.screen.injection`: of what kind, how many, and what was done. Never the text found.
+    /// `ckp.screen.secret`, `ckp.screen.injection`: the kind, the count and the action. Never the text found.
     ScreenFound<'a> { action: &'a str, count: usize, kind: &'a str, method: &'a str, place: &'a str, subject: &'a str }
     /// `ckp.screen.input`.
     ScreenInput<'a> { action: &'a str, at: &'a str, fault: &'a str, place: &'a str, subject: &'a str }
@@ -293,26 +294,27 @@ payloads! {
     ScreenJudged<'a> { duration_ms: u64, place: &'a str, provider: &'a str, subject: &'a str, verdict: &'a str }
 }
 
-/// Where a session was forked; stands in its first event. Fields in alphabetical order, as in every payload.
+/// The point at which a session was forked; part of the new session's first event. Fields in alphabetical order, as in every
+/// payload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForkPoint {
-    /// The hash of the last event that counts.
+    /// Hash of the last event that belongs to the fork.
     pub event_hash: Digest,
-    /// The turn that goes on stays its sender's. Records of earlier versions gave it to whoever forked it.
+    /// The continued turn keeps its sender. Records of earlier versions gave it to the person who forked.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keeps_sender: bool,
-    /// Its sequence.
+    /// Sequence number of that event.
     pub sequence: u64,
-    /// The source.
+    /// The forked session.
     pub session_id: SessionId,
-    /// The source's trace.
+    /// The forked session's trace id.
     pub trace_id: Uuid,
-    /// The id under which the turn that was under way there goes on here.
+    /// The new id of the turn that was running and continues here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<Uuid>,
 }
 
-/// What a call or an inference took from a purse that keeps it, with the hour that it counts in. Fields in alphabetical order.
+/// The part of a persistent budget that a call or model request used, and its hour. Fields in alphabetical order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BudgetUse {
     pub(crate) busy_ms: u64,
@@ -335,19 +337,19 @@ impl BudgetUse {
     }
 }
 
-/// SHA-256.
+/// Returns the SHA-256 digest.
 pub(crate) fn digest(bytes: &[u8]) -> Digest {
     Digest(Sha256::digest(bytes).into())
 }
 
-/// Canonical JSON of a value (JCS): its bytes are what digests of arguments are made of.
+/// Returns a value's canonical JSON (JCS). Digests of arguments are made of its bytes.
 pub(crate) fn canonical<T: Serialize>(value: &T) -> Vec<u8> {
-    // serde_json's maps are sorted by UTF-8 bytes; JCS sorts by UTF-16 units. They differ only for astral keys, and a
-    // digest of arguments needs one fixed order, not a particular one.
+    // serde_json sorts maps by UTF-8 bytes, JCS by UTF-16 units. They differ only for astral keys, and a digest of arguments needs
+    // a fixed order, not a particular one.
     serde_json::to_vec(value).unwrap_or_default() // silent-ok: JSON values always serialise
 }
 
-/// Where an event hangs: its chain and its span.
+/// The position of an event: its chain and its span.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Thread {
     pub(crate) session: SessionId,
@@ -356,7 +358,7 @@ pub(crate) struct Thread {
 }
 
 impl Thread {
-    /// A chain's own thread.
+    /// Returns the root thread of a chain.
     pub(crate) const fn of(session: SessionId) -> Self {
         Self {
             session,
@@ -365,7 +367,7 @@ impl Thread {
         }
     }
 
-    /// A thread below this one.
+    /// Returns a thread below this one.
     pub(crate) const fn child(self, span: Uuid) -> Self {
         Self {
             session: self.session,
@@ -375,7 +377,7 @@ impl Thread {
     }
 }
 
-/// Builds entries and hands them to the journal.
+/// Builds journal entries and writes them.
 #[derive(Debug, Clone)]
 pub(crate) struct JournalWriter {
     journal: Arc<dyn Journal>,
@@ -403,14 +405,14 @@ impl JournalWriter {
         self.clock.now()
     }
 
-    /// One entry; nothing is written yet.
+    /// Builds one entry without writing it.
     pub(crate) fn entry<P: Serialize>(&self, thread: &Thread, kind: &'static str, payload: &P) -> Draft {
-        // silent-ok: plain structs always serialise; were it otherwise, the journal would refuse this
+        // silent-ok: plain structs always serialise; if one did not, the journal would refuse `null`
         let payload = to_raw_value(payload).unwrap_or_else(|_| RawValue::NULL.to_owned());
         self.written(thread, kind, payload)
     }
 
-    /// One entry whose payload has its text already. What is too long in it is replaced by its beginning, length and digest.
+    /// Builds one entry from a payload's JSON text. A part that is too long is replaced by its beginning, length and digest.
     pub(crate) fn written(&self, thread: &Thread, kind: &'static str, payload: Box<RawValue>) -> Draft {
         Draft(JournalEntry {
             session: thread.session,
@@ -425,12 +427,12 @@ impl JournalWriter {
         })
     }
 
-    /// Queues entries that belong together.
+    /// Queues entries for one commit.
     pub(crate) fn submit(&self, entries: Vec<Draft>) -> Result<JournalTicket, JournalError> {
         self.submit_with(entries, Vec::new())
     }
 
-    /// Queues entries and inbox changes that belong together.
+    /// Queues entries and inbox changes for one commit.
     pub(crate) fn submit_with(
         &self,
         entries: Vec<Draft>,
@@ -443,7 +445,7 @@ impl JournalWriter {
         })
     }
 
-    /// Queues entries with what was spent and what became of effects, in one commit.
+    /// Queues entries, spent amounts and the states of effects for one commit.
     pub(crate) fn account(
         &self,
         entries: Vec<Draft>,
@@ -458,7 +460,7 @@ impl JournalWriter {
         })
     }
 
-    /// Queues entries with what was assumed to be spent and was not, in one commit.
+    /// Queues entries and the return of amounts that were assumed but not spent, for one commit.
     pub(crate) fn take_back(
         &self,
         entries: Vec<Draft>,
@@ -471,7 +473,7 @@ impl JournalWriter {
         })
     }
 
-    /// The same as [`Self::account`], if these conditions hold over all hosts. Where there is one host, they do: it has looked already.
+    /// Like [`Self::account`], but only if these conditions hold over all hosts. A single host has checked them already.
     pub(crate) fn account_if(
         &self,
         entries: Vec<Draft>,
@@ -488,7 +490,7 @@ impl JournalWriter {
         })
     }
 
-    /// Queues entries with what becomes of the outbox, in one commit.
+    /// Queues entries and outbox changes for one commit.
     pub(crate) fn owe(
         &self,
         entries: Vec<Draft>,
@@ -501,7 +503,7 @@ impl JournalWriter {
         })
     }
 
-    /// Reads all events that fit, page by page.
+    /// Reads all matching events, page by page.
     pub(crate) async fn each(
         &self,
         mut scan: JournalScan,
@@ -524,7 +526,7 @@ impl JournalWriter {
     }
 }
 
-/// Entries that another part commits, with what is its own.
+/// Joins entries into a batch that another component commits together with its own changes.
 pub(crate) fn together(drafts: Vec<Draft>) -> Batch {
     Batch {
         entries: drafts.into_iter().map(|draft| draft.0).collect(),
@@ -532,18 +534,18 @@ pub(crate) fn together(drafts: Vec<Draft>) -> Batch {
     }
 }
 
-/// An entry that may still be given content.
+/// An entry to which content may still be added.
 #[derive(Debug, Clone)]
 pub(crate) struct Draft(pub(crate) JournalEntry);
 
 impl Draft {
-    /// With the bytes that the payload refers to.
+    /// Adds the bytes that the payload refers to.
     pub(crate) fn content(mut self, digest: Digest, bytes: Vec<u8>) -> Self {
         self.0.content = Some(EventContent { digest, bytes });
         self
     }
 
-    /// With the words that the payload refers to.
+    /// Adds the text that the payload refers to.
     pub(crate) fn words(self, words: impl Into<Option<EventWords>>) -> Self {
         match words.into() {
             Some(words) => {
@@ -554,7 +556,7 @@ impl Draft {
         }
     }
 
-    /// As the stored answer to a request (R19).
+    /// Marks the entry as the stored answer to a request (R19).
     pub(crate) fn answers(mut self, key: Option<AnswerKey>) -> Self {
         self.0.answers = key;
         self

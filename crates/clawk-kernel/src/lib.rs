@@ -1,4 +1,4 @@
-//! The kernel: lifecycle, sessions, turns, and the one path that every effect takes.
+//! The kernel: lifecycle, sessions, turns, and the call path that every effect takes.
 //!
 //! *Owns:* lifecycle, sessions, the turn machine, the tool-call path, approvals, budgets, recovery, ports.
 //! *Depends on:* proto, manifest, trace, policy, sandbox plans.
@@ -86,7 +86,7 @@ mod watch;
 mod world_model;
 
 pub use agent::AgentDependencies;
-/// The target of log lines that who runs an agent reads without asking for them: `clawk serve` writes them to standard error.
+/// Target of log lines for the operator. `clawk serve` always writes them to standard error.
 pub const OPERATOR: &str = "clawk::operator";
 
 pub use attach::{AttachedPicture, MAX_IMAGE_BYTES, MAX_IMAGES};

@@ -1,5 +1,5 @@
-//! The frame of a message: what a model reads before a person's words. It says when the message came, where and by whom it was said,
-//! and whose words it repeats (R50). The words themselves can't look like a frame (C10).
+//! The frame of a message: text that a model reads before a person's message. It says when, where and by whom the message was sent,
+//! and whose text it repeats (R50). The message itself can't imitate a frame (C10).
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -12,27 +12,27 @@ use crate::ports::{InferRequest, MessageContext, ModelMessage, QuoteAuthor, Quot
 use crate::recall::escaped;
 use crate::time::Timestamp;
 
-/// Characters of a name in a frame.
+/// Longest name in a frame, in characters.
 const MAX_NAME_CHARS: usize = 100;
-/// Texts that one frame repeats; further ones are counted.
+/// Largest number of quoted texts in one frame. Further ones are only counted.
 const MAX_QUOTES: usize = 16;
-/// Characters of the repeated texts of one frame, together.
+/// Largest total length of the quoted texts in one frame, in characters.
 const MAX_QUOTED_CHARS: usize = 32_000;
-/// Names of the marks that only a frame may write.
+/// Names of the marks that only a frame may contain.
 const MARKS: [&str; 2] = ["message-frame", "quote"];
 
-/// A frame as a message is recorded with it.
+/// The frame recorded with a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct MessageFrame {
-    /// What the model reads; empty: nothing is said of the message.
+    /// The text for the model; empty if there is nothing to say about the message.
     pub(crate) text: String,
-    /// Origins of the words of others in it.
+    /// Sources of other people's text in it.
     pub(crate) untrusted: BTreeSet<String>,
 }
 
 /// Writes the frame of a message.
 ///
-/// `zone`: the agent's own, where the time is told; a zone in `context` comes before it. The same input gives the same bytes.
+/// `zone` is the agent's own, if the time is given; a zone in `context` takes precedence. The same input gives the same bytes.
 pub(crate) fn write_frame(
     (now, zone): (Timestamp, Option<&TimeZone>),
     door: &EntryPoint,
@@ -84,9 +84,9 @@ pub(crate) fn write_frame(
     }
 }
 
-/// The date, weekday and time in a zone, and the zone's name with its offset.
+/// Returns date, weekday and time in a zone, and the zone's name with its offset.
 fn local_time(now: Timestamp, zone: &TimeZone, own: Option<&str>) -> Option<(String, String)> {
-    // silent-ok: settings are checked at the start; a zone that the machine has lost is told as the agent's own
+    // silent-ok: settings are checked at the start; if the machine has lost a zone, the agent's own is used
     let own = own.and_then(|name| TimeZone::get(name).ok());
     let at = jiff::Timestamp::from_microsecond(now.0).ok()?; // silent-ok: a clock outside of the calendar tells no date
     let at = at.to_zoned(own.unwrap_or_else(|| zone.clone()));
@@ -151,7 +151,7 @@ fn person(name: Option<&str>, id: Option<&str>) -> String {
     }
 }
 
-/// A platform's name in one line, without characters that can't be seen or that turn the direction of text.
+/// Returns a platform's name as one line, without invisible characters or changes of the text direction.
 fn one_line(name: &str) -> String {
     let plain = |c: char| if c.is_control() || is_hidden(c) { ' ' } else { c };
     name.chars().map(plain).take(MAX_NAME_CHARS).collect()
@@ -161,19 +161,19 @@ const fn is_hidden(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// A frame and a person's words as the one text that a model reads.
+/// Joins a frame and a person's text to the text that a model reads.
 #[must_use]
 pub fn join_frame<'a>(frame: &str, words: &'a str) -> Cow<'a, str> {
     match (frame.is_empty(), words.is_empty()) {
-        // A record of an earlier version has no frames; its prompts stay as they were.
+        // A record of an earlier version has no frames, and its prompts stay unchanged.
         (true, _) => Cow::Borrowed(words),
         (false, true) => Cow::Owned(frame.to_owned()),
         (false, false) => Cow::Owned(format!("{frame}\n{}", guard_marks(words))),
     }
 }
 
-/// Moves the frame of a conversation's first message into the system prompt, before what changes from turn to turn, where the message
-/// came from a terminal. What a person types or pipes there then reaches the model as it is.
+/// Moves the frame of a conversation's first message into the system prompt, before its changing part, if the message came from a
+/// terminal. The person's text then reaches the model unchanged.
 pub(crate) fn move_first_frame(request: &mut InferRequest) {
     let Some(ModelMessage::User {
         text, frame, author, ..
@@ -185,7 +185,7 @@ pub(crate) fn move_first_frame(request: &mut InferRequest) {
         return;
     }
     let (frame, volatile) = (std::mem::take(frame), request.volatile.as_str());
-    // Without its frame the text would pass as it is.
+    // Without its frame the text would otherwise be left unguarded.
     if let Cow::Owned(guarded) = guard_marks(text) {
         *text = guarded;
     }
@@ -195,8 +195,8 @@ pub(crate) fn move_first_frame(request: &mut InferRequest) {
     };
 }
 
-/// Takes the meaning from what looks like a mark of a frame: its `<` becomes `&lt;`, also where invisible characters or spaces stand in
-/// between. Everything else stays as it is.
+/// Neutralises text that looks like a frame's mark: its `<` becomes `&lt;`, even with invisible characters or spaces in between.
+/// All other text is unchanged.
 fn guard_marks(text: &str) -> Cow<'_, str> {
     let mut marks = text
         .match_indices(['<', '\u{ff1c}', '\u{2039}', '\u{fe64}'])

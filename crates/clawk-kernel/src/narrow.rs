@@ -1,4 +1,4 @@
-//! Whether one sandbox grants nothing that another does not: `context.sandbox` may only narrow (R15).
+//! Checks that one sandbox grants nothing that another does not, because `context.sandbox` can only narrow (R15).
 
 use clawk_manifest::model::{
     FilesystemMode, FilesystemSettings, MountPermission, NetworkMode, NetworkSettings, Sandbox,
@@ -6,7 +6,7 @@ use clawk_manifest::model::{
 };
 use clawk_plan::plan::Limits;
 
-/// `inner` grants nothing beyond `outer`. What can't be compared counts as beyond.
+/// Returns whether `inner` grants nothing beyond `outer`. Settings that can't be compared count as beyond.
 pub(crate) fn narrows(inner: &Sandbox, outer: &Sandbox) -> bool {
     let (a, b) = (&inner.capabilities, &outer.capabilities);
     inner.level >= outer.level
@@ -16,7 +16,7 @@ pub(crate) fn narrows(inner: &Sandbox, outer: &Sandbox) -> bool {
         && secrets(&a.secrets, &b.secrets)
 }
 
-/// The same of limits.
+/// Returns the same for limits.
 pub(crate) const fn within(inner: &Limits, outer: &Limits) -> bool {
     inner.memory_mb <= outer.memory_mb
         && inner.cpu_shares <= outer.cpu_shares
@@ -26,7 +26,7 @@ pub(crate) const fn within(inner: &Limits, outer: &Limits) -> bool {
         && inner.max_output_bytes <= outer.max_output_bytes
 }
 
-/// Every one of these is among those.
+/// Returns whether every one of `these` is in `those`.
 fn all_in<T: PartialEq>(these: &[T], those: &[T]) -> bool {
     these.iter().all(|one| those.contains(one))
 }
