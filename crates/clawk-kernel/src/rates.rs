@@ -1,5 +1,5 @@
-//! `rate_limits.tool_calls_per_minute` (CKP §5.8, R16a): calls that may begin in a minute, over the whole agent. Several
-//! policies: the strictest holds. The window is folded from the journal at a start. What models use up is the purse's.
+//! `rate_limits.tool_calls_per_minute` (CKP §5.8, R16a): how many calls may begin in a minute, over the whole agent. Of several
+//! policies the strictest counts. A start rebuilds the window from the journal. The use of models is limited by budgets instead.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use clawk_manifest::model::Policy;
 use crate::error::{CallError, DeniedBy};
 use crate::time::Timestamp;
 
-/// The window, milliseconds.
+/// Length of the window in milliseconds.
 const MINUTE_MS: i64 = 60_000;
 
 /// The window of one agent.
@@ -19,7 +19,7 @@ pub(crate) struct CallRateWindow {
     calls: Mutex<VecDeque<Timestamp>>,
 }
 
-/// A bound with the policy that sets it.
+/// A limit, with the policy that sets it.
 #[derive(Debug)]
 struct CallRateBound {
     calls_per_minute: u64,
@@ -44,17 +44,17 @@ impl CallRateWindow {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How far back the journal must be read; `None`: nothing is limited.
+    /// Returns how far back the journal must be read; `None`: there is no limit.
     pub(crate) fn window_ms(&self) -> Option<i64> {
         self.bound.as_ref().map(|_| MINUTE_MS)
     }
 
-    /// How many calls a minute holds; `None`: nothing is limited.
+    /// Returns the number of calls per minute; `None`: there is no limit.
     pub(crate) fn per_minute(&self) -> Option<u64> {
         self.bound.as_ref().map(|bound| bound.calls_per_minute)
     }
 
-    /// The refusal of a call where all hosts together have used the minute up.
+    /// Returns the error of a call if all hosts together have used up the minute.
     pub(crate) fn full(&self, tool: &str, wait_ms: u64) -> CallError {
         let bound = self.bound.as_ref();
         CallError::Denied {
@@ -70,15 +70,15 @@ impl CallRateWindow {
         }
     }
 
-    /// A call that was let pass before this process began.
+    /// Restores a call that was allowed before this process began.
     pub(crate) fn restore_call(&self, at: Timestamp) {
         self.lock().push_back(at);
     }
 
-    /// Takes one call's place in the minute.
+    /// Takes one place in the minute.
     ///
     /// # Errors
-    /// -32011 with the wait, when the minute is full.
+    /// -32011 with the delay, if the minute is full.
     pub(crate) fn take_call(&self, tool: &str, now: Timestamp) -> Result<(), CallError> {
         let mut calls = self.lock();
         self.room(&mut calls, tool, now)?;
@@ -88,10 +88,10 @@ impl CallRateWindow {
         Ok(())
     }
 
-    /// Whether a call would have a place now; none is taken.
+    /// Checks whether there is a place, without taking it.
     ///
     /// # Errors
-    /// As [`CallRateWindow::take_call`].
+    /// The errors of [`CallRateWindow::take_call`].
     pub(crate) fn has_room(&self, tool: &str, now: Timestamp) -> Result<(), CallError> {
         self.room(&mut self.lock(), tool, now)
     }

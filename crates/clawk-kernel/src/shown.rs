@@ -1,4 +1,5 @@
-//! Shown, not claimed: what a turn did, by the record and not by the model. A fold of the journal: there is no second log.
+//! The summary of a turn's calls, from the record and not from the model's text. It is computed from the journal; there is no
+//! second log.
 
 mod fold;
 
@@ -16,36 +17,36 @@ use crate::turn::Turn;
 
 pub use fold::{CallOutcome, KINDS, RecordedCall, TurnRecord, TurnRecordFold};
 
-/// Names in each part of the line; the others are counted.
+/// Largest number of names in each part of the line. The others are counted.
 const NAMED: usize = 5;
-/// Bytes of a tool's name.
+/// Longest tool name, in bytes.
 const MAX_NAME: usize = 256;
-/// Stands for every tool that a model called and the agent has not. No tool has a name with blanks.
+/// Stands for every called tool that the agent does not have. No tool's name has blanks.
 pub(crate) const UNDECLARED: &str = "a tool that is not declared";
 
 /// The outcomes of a turn's calls by tool name, in the order of the calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct TurnCallSummary {
-    /// They ran and said that they did their work.
+    /// Calls that ran and reported success.
     pub done: Vec<String>,
-    /// They were refused, by a rule or a person: nothing happened.
+    /// Calls that a rule or a person refused, without effect.
     pub denied: Vec<String>,
-    /// They ran and failed, or surely did not begin.
+    /// Calls that ran and failed, or surely did not begin.
     pub failed: Vec<String>,
-    /// They may have happened, and nobody knows.
+    /// Calls that may have had effects; the outcome is unknown.
     pub unknown: Vec<String>,
-    /// They ran, and have no side effects.
+    /// Calls that ran and have no side effects.
     pub read: Vec<String>,
     /// The model was offered tools with side effects in this turn.
     pub could_act: bool,
-    /// What `[claims] judge` found in the answer; none where no judge is set, or there was nothing to judge.
+    /// The judgement of `[claims] judge`; `None` if there is no judge, or nothing to judge.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub judged: Option<ClaimsJudgement>,
 }
 
 impl TurnCallSummary {
-    /// One line for people; none where there is nothing to say. Facts of the record decide, never the words of the answer: there
-    /// is a line where calls with side effects were asked for, and where such tools were offered and none was called.
+    /// Returns one line for people; `None` if there is nothing to report. Only the record decides: there is a line if calls with
+    /// side effects were made, or if such tools were offered and none was called.
     #[must_use]
     pub fn line(&self) -> Option<String> {
         let parts = [
@@ -78,7 +79,7 @@ impl TurnCallSummary {
         }
     }
 
-    /// Something went otherwise than an answer may say.
+    /// Returns whether a call did not succeed, so that the answer may be wrong about it.
     #[must_use]
     pub fn contradicts(&self) -> bool {
         let marked = self
@@ -88,7 +89,7 @@ impl TurnCallSummary {
         marked || !self.denied.is_empty() || !self.failed.is_empty() || !self.unknown.is_empty()
     }
 
-    /// The record as programs read it, with the line as `text`; none where there is no line.
+    /// Returns the summary as JSON, with the line as `text`; `None` if there is no line.
     #[must_use]
     pub fn facts(&self) -> Option<Value> {
         let text = self.line()?;
@@ -106,7 +107,7 @@ impl TurnCallSummary {
         Some(facts)
     }
 
-    /// The answer as it leaves: sentences that the record does not support are marked in it.
+    /// Returns the answer in which sentences without support in the record are marked.
     #[must_use]
     pub fn marked(&self, answer: &str) -> String {
         match &self.judged {
@@ -116,8 +117,8 @@ impl TurnCallSummary {
     }
 }
 
-/// Tools in their first order, each with how often. Only names stand here that a manifest or a server may give a tool: whatever else
-/// a model wrote in the place of a name could read as a line of ours.
+/// Returns tools in the order of their first call, with counts. Only valid tool names are listed, because other text that a model
+/// wrote as a name could imitate a line of clawk.
 fn listed(tools: &[String]) -> String {
     let mut counted: Vec<(&str, usize)> = Vec::new();
     for tool in tools {
@@ -147,14 +148,14 @@ fn listed(tools: &[String]) -> String {
     named.join(", ")
 }
 
-/// Whether a text is built as names of tools are.
+/// Returns whether a text has the form of a tool name.
 fn is_name(text: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@');
     !text.is_empty() && text.len() <= MAX_NAME && text.chars().all(fits)
 }
 
-/// The record of a message's turn: the calls after the turn before it, up to its own end or the end of the record. With `since`, the
-/// turn began then.
+/// Returns the summary of a message's turn: the calls after the previous turn, up to its own end or the end of the record. With
+/// `since`, the turn began there.
 ///
 /// # Errors
 /// The journal can't be read.
@@ -187,7 +188,7 @@ pub(crate) async fn of(
     }
 }
 
-/// The record of the last turn of a session that ended.
+/// Returns the summary of a session's last ended turn.
 ///
 /// # Errors
 /// The journal can't be read.
@@ -213,7 +214,7 @@ pub(crate) async fn last(
     }
 }
 
-/// What a turn that is about to end did, by the record so far.
+/// Returns the summary of a turn that is about to end.
 pub(crate) async fn of_turn(
     calls: &CallGovernor,
     run: &RunningTurn<'_>,
@@ -249,7 +250,7 @@ pub(crate) async fn of_turn(
     }
 }
 
-/// Tells whoever watches what the turn's calls came to, and what the judge said.
+/// Sends the summary and the judgement to the session's watchers.
 pub(crate) async fn tell(
     calls: &CallGovernor,
     run: &RunningTurn<'_>,
@@ -257,7 +258,7 @@ pub(crate) async fn tell(
     turn: &Turn,
     judged: Option<&ClaimsJudgement>,
 ) {
-    // A member's answer is its asker's to judge.
+    // The member's asker judges its answer.
     if run.member.is_some() || !run.notices.attached() {
         return;
     }

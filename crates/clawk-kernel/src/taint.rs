@@ -1,5 +1,5 @@
-//! What a context was made of (R46): the origins of the text in it that the agent's user did not say. Labels decide; they are derived
-//! from the conversation and from what was recalled, never from what a text says of itself.
+//! The provenance of a context (R46): the sources of text in it that is not the user's own. The sources are derived from the
+//! conversation and from recalled entries, never from what a text says about itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,35 +11,35 @@ use crate::catalog::{CatalogEntry, DescribedTool};
 use crate::event::{ContextTainted, Draft, JournalWriter, Thread, digest, kind as event};
 use crate::ports::{Executor, ModelMessage, TaintedFiles};
 
-/// Origins whose text is not the user's own.
+/// Returns whether text of this source is not the user's own.
 pub(crate) fn is_foreign(origin: &str) -> bool {
     matches!(kind(origin), "web" | "peer" | "tool" | "file" | "memory")
 }
 
-/// The first word of an origin: what a rule's `taint` names.
+/// Returns the first word of a source, which a rule's `taint` names.
 pub(crate) fn kind(origin: &str) -> &str {
     origin.split(' ').next().unwrap_or_default()
 }
 
-/// What the runtime knows of a tool: which kind of text it brings.
+/// The kind of text that a tool returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ToolTextOrigin {
-    /// Text of the network.
+    /// Text from the network.
     Web,
-    /// Text of files.
+    /// Text from files.
     File,
-    /// Another agent's words.
+    /// Text of another agent.
     Peer,
-    /// Text of what it is.
+    /// The tool's own text.
     Tool,
-    /// What was remembered, each entry with its mark.
+    /// Memory entries, each with its own provenance.
     Memory,
-    /// Nothing but what it was asked, or what the person said.
+    /// Only what it was given, or what the person said.
     Nothing,
 }
 
 impl ToolTextOrigin {
-    /// The one that may do less.
+    /// Returns the less trusted of the two.
     pub(crate) fn worse(self, other: Self) -> Self {
         let rank = |brings: Self| match brings {
             Self::Nothing => 0,
@@ -53,11 +53,12 @@ impl ToolTextOrigin {
     }
 }
 
-/// By what runs a tool and how far its sandbox lets it reach (R50). A label or an annotation only makes it worse.
+/// Returns the kind of text by the tool's executor and its sandbox's reach (R50). A label or an annotation can only lower the
+/// trust.
 pub(crate) fn brings(entry: &CatalogEntry, described: &DescribedTool) -> ToolTextOrigin {
     let outside = reaches_out(&entry.plan);
     let ran = match described.executor {
-        // A record of an earlier version does not say what ran; the labels decided then.
+        // A record of an earlier version does not name the executor. Then the labels decide.
         Executor::Unrecorded => return by_label(entry, described),
         Executor::Builtin => builtin(described, outside),
         Executor::Command | Executor::Mcp if outside => ToolTextOrigin::Web,
@@ -66,9 +67,9 @@ pub(crate) fn brings(entry: &CatalogEntry, described: &DescribedTool) -> ToolTex
         Executor::A2a => ToolTextOrigin::Peer,
     };
     let said = match by_label(entry, described) {
-        // A name of our own tools' kinds gives other tools nothing of what those may.
+        // Other tools get no trust from the names of the built-ins' categories.
         ToolTextOrigin::Memory | ToolTextOrigin::Nothing => ToolTextOrigin::Tool,
-        // Without a label a server is taken for one that reaches an open world: what it can reach is known better here.
+        // Without a label a server counts as reaching an open world, unless its known reach is smaller.
         ToolTextOrigin::Web if described.executor == Executor::Mcp && !described.reaches_network() => {
             ToolTextOrigin::Tool
         }
@@ -84,12 +85,12 @@ pub(crate) fn brings(entry: &CatalogEntry, described: &DescribedTool) -> ToolTex
     }
 }
 
-/// Something in this sandbox could have text of the network. Nothing encloses a tool at level `none`.
+/// Returns whether a tool in this sandbox could return text from the network. Level `none` has no sandbox.
 fn reaches_out(plan: &Plan) -> bool {
     plan.network().mode != NetworkMode::Deny || plan.level() == Level::None
 }
 
-/// A built-in, by the category that it has itself.
+/// Returns the kind for a built-in, by its own category.
 fn builtin(described: &DescribedTool, outside: bool) -> ToolTextOrigin {
     match described.own_category {
         Some("memory") => ToolTextOrigin::Memory,
@@ -102,7 +103,7 @@ fn builtin(described: &DescribedTool, outside: bool) -> ToolTextOrigin {
     }
 }
 
-/// What the manifest's labels and annotations say.
+/// Returns the kind by the manifest's labels and annotations.
 fn by_label(entry: &CatalogEntry, described: &DescribedTool) -> ToolTextOrigin {
     let category = described.labels.get("category").map(String::as_str);
     let outside = entry.plan.network().mode != NetworkMode::Deny;
@@ -114,7 +115,7 @@ fn by_label(entry: &CatalogEntry, described: &DescribedTool) -> ToolTextOrigin {
         _ if described.reaches_network() => ToolTextOrigin::Web,
         Some("filesystem") => ToolTextOrigin::File,
         Some("utility") => ToolTextOrigin::Nothing,
-        // MCP's default: a server's tools reach an open world, unless they are said not to.
+        // MCP's default: a server's tools reach an open world unless declared otherwise.
         _ if entry.spec.mcp_source.is_some() => match described.annotations.get("openWorldHint") {
             Some(Value::Bool(false)) => ToolTextOrigin::Tool,
             _ => ToolTextOrigin::Web,
@@ -123,14 +124,14 @@ fn by_label(entry: &CatalogEntry, described: &DescribedTool) -> ToolTextOrigin {
     }
 }
 
-/// The longest origin, bytes: it is shown to people, and kept with what is made of it.
+/// Longest source, in bytes. It is shown to people and stored with derived data.
 const MAX_ORIGIN_BYTES: usize = 300;
-/// The longest name of a sender in an origin, characters.
+/// Longest sender name in a source, in characters.
 const MAX_SENDER_CHARS: usize = 60;
-/// Characters of the digest behind a sender's name that had to be changed.
+/// Length of the digest after a changed sender name, in characters.
 const SHORT_HASH_CHARS: usize = 12;
 
-/// The origin of a call's result.
+/// Returns the source of a call's result.
 pub(crate) fn of_call(tool: &str, arguments: &Map<String, Value>, brings: ToolTextOrigin) -> Option<String> {
     let text = |names: &[&str]| {
         names
@@ -149,8 +150,8 @@ pub(crate) fn of_call(tool: &str, arguments: &Map<String, Value>, brings: ToolTe
     Some(plain(&origin))
 }
 
-/// The origin of somebody's words, by the name that the channel knows them by. A name holds nothing that could look like another
-/// sender, another channel or the file of [`bare`]; two names never give the same origin.
+/// Returns the source of a person's text, by their name in the channel. The name can't imitate another sender, another channel or
+/// the file of [`bare`], and two names never give the same source.
 pub(crate) fn of_sender(sender: &str, channel: &str) -> String {
     let plain = |c: char| {
         c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | '@' | '+' | ':' | '#' | '!' | '/' | '=')
@@ -168,36 +169,37 @@ pub(crate) fn of_sender(sender: &str, channel: &str) -> String {
     format!("peer {name}~{short} on {channel}")
 }
 
-/// The origin of another agent's words.
+/// Returns the source of another agent's text.
 pub(crate) fn of_peer(identity: &str) -> String {
     plain(&format!("peer {identity}"))
 }
 
-/// The origin of a file that somebody sent. What is in it need not be the sender's own words, so it is not that person's own.
+/// Returns the source of a file that a person sent. Its content may not be the sender's own text, so it does not count as theirs.
 pub(crate) fn of_attachment(sender: &str, channel: &str) -> String {
     format!("{} as a file", of_sender(sender, channel))
 }
 
-/// An origin in words that people understand: `ann on slack` for `peer ann on slack`.
+/// Returns a source as text for people: `ann on slack` for `peer ann on slack`.
 #[must_use]
 pub fn words(origin: &str) -> String {
     let person = origin.strip_prefix("peer ").filter(|who| who.contains(" on "));
     person.unwrap_or(origin).to_owned()
 }
 
-/// Origins that a file keeps for later readers. A file says `file` of itself, so text of tools and of other files needs no mark.
+/// Returns whether a file keeps this source for later readers. A file's text has the source `file` anyway, so text of tools and of
+/// other files needs no mark.
 #[must_use]
 pub fn lasts(origin: &str) -> bool {
     matches!(kind(origin), "web" | "peer" | "memory")
 }
 
-/// The origin without the file that it was read from.
+/// Returns the source without the file that it was read from.
 #[must_use]
 pub fn bare(origin: &str) -> &str {
     origin.rsplit_once(" (in ").map_or(origin, |(origin, _)| origin)
 }
 
-/// The origins of text that was read from marked files, each with its file.
+/// Returns the sources of text read from marked files, each with its file.
 pub(crate) fn through(read: &TaintedFiles) -> BTreeSet<String> {
     let each = read.iter().flat_map(|(file, origins)| {
         origins.iter().map(move |origin| {
@@ -209,7 +211,7 @@ pub(crate) fn through(read: &TaintedFiles) -> BTreeSet<String> {
     each.collect()
 }
 
-/// The record of such a reading: by a call, or by a turn whose prompt holds the files.
+/// Returns the event of such a reading: by a call, or by a turn whose prompt holds the files.
 pub(crate) fn read(
     scribe: &JournalWriter,
     thread: &Thread,
@@ -226,7 +228,7 @@ pub(crate) fn read(
     scribe.entry(thread, event::CONTEXT_TAINTED, &payload)
 }
 
-/// How low the trust in text of this origin is: the lowest first.
+/// Returns the trust rank of a source, lowest trust first.
 pub(crate) fn rank(origin: &str) -> u8 {
     match kind(origin) {
         "web" => 0,
@@ -237,13 +239,13 @@ pub(crate) fn rank(origin: &str) -> u8 {
     }
 }
 
-/// Without what could look like several origins, or like a mark.
+/// Removes characters that could imitate several sources or a mark.
 fn plain(origin: &str) -> String {
     origin.replace(['\n', '\r', '"', '<', '>', ','], " ")
 }
 
-/// The origins of what a conversation holds, whoever asks: whoever runs a turn takes out the words that are the requester's own.
-/// `brings` says what each tool's results are.
+/// Returns the sources of a conversation's text, independent of the requester. The caller removes those that are the requester's
+/// own. `brings` returns the kind of each tool's results.
 pub(crate) fn of_messages(
     messages: &[ModelMessage],
     brings: impl Fn(&str) -> ToolTextOrigin,
@@ -260,7 +262,7 @@ pub(crate) fn of_messages(
                     }
                 }
             }
-            // What did not run brought nothing.
+            // A call that did not run returned no text.
             ModelMessage::ToolResult { from_tool: false, .. } => {}
             ModelMessage::ToolResult { call_id, text, .. } => {
                 let Some((tool, arguments)) = asked.get(call_id.as_str()) else {
@@ -276,11 +278,10 @@ pub(crate) fn of_messages(
     found
 }
 
-/// The origins of the entries in a text that [`crate::recall::lines`] wrote, whomever they were shown to: what stands in an entry can't
-/// look like a mark.
+/// Returns the sources of the entries in a text of [`crate::recall::lines`]. An entry's own text can't imitate a mark.
 fn of_entries(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    // Of what was cut out, nobody knows the marks.
+    // The marks of an omitted part are unknown.
     if text.starts_with("[cut:") {
         found.insert("web".to_owned());
     }

@@ -1,4 +1,4 @@
-//! Why the kernel did not do what a CRA request asks for. `clawk-server` alone maps these to status codes.
+//! Errors of CRA requests. Only `clawk-server` maps them to status codes.
 
 use clawk_carp::InputFaults;
 use clawk_carp::set::SetError;
@@ -7,20 +7,20 @@ use clawk_proto::method::LifecycleState;
 use crate::error::DeniedBy;
 use crate::ports::JournalError;
 
-/// A CRA request that was not done.
+/// Why a CRA request failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CarpError {
-    /// The request, or the parameters in it, are wrong.
+    /// The request or its parameters are not valid.
     #[error("{0}")]
     Invalid(InputFaults),
-    /// Its timestamp is too far off.
+    /// The timestamp differs too much from the clock.
     #[error(
         "the request's timestamp is {off_ms} ms away from this runtime's clock; {limit_ms} ms are tolerated"
     )]
     ClockSkew {
-        /// By how much.
+        /// The difference in milliseconds.
         off_ms: u64,
-        /// What is tolerated.
+        /// The allowed difference in milliseconds.
         limit_ms: u64,
     },
     /// The `request_id` was used before in this session.
@@ -29,10 +29,10 @@ pub enum CarpError {
         /// The id.
         String,
     ),
-    /// No such session, or it has ended.
+    /// The session does not exist or has ended.
     #[error("there is no live session {0}")]
     UnknownSession(
-        /// The id asked for.
+        /// The requested id.
         String,
     ),
     /// The session is another agent's.
