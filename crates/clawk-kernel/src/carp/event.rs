@@ -1,7 +1,7 @@
-//! The events that CARP writes into the journal: the standard list in the protocol's order, and the facts that a restart needs.
+//! The events that CARP writes into the journal: the standard events in the protocol's order, and the data that a restart needs.
 //!
-//! A session's own chain holds the standard events. What only the runtime needs stands in the runtime's chain, so that a
-//! session's trace reads as the protocol has it.
+//! A session's own chain holds the standard events. Data for the runtime only is in the runtime's chain, so that a session's trace
+//! follows the protocol.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::CarpError;
 use crate::event::{Draft, JournalWriter, Thread, canonical, digest, kind};
 
-/// `ckp.carp.session`: whose a session is. Its content is the goal's text, or with `about_hash` an [`CarpSessionDescription`].
+/// `ckp.carp.session`: the owner of a session. Its content is the goal's text, or with `about_hash` an [`CarpSessionDescription`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct CarpSessionOpened {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -33,14 +33,14 @@ pub(crate) struct CarpSessionOpened {
     pub(crate) session_id: Uuid,
 }
 
-/// What a session's opener said of it.
+/// The opener's description of a session.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct CarpSessionDescription {
     pub(crate) goal: String,
     pub(crate) metadata: Map<String, Value>,
 }
 
-/// `ckp.carp.issued`: a resolution that may be executed under; its content is an [`StoredResolution`].
+/// `ckp.carp.issued`: a resolution under which actions may be executed; its content is an [`StoredResolution`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct IssuedEvent {
     pub(crate) kept_hash: Digest,
@@ -48,14 +48,14 @@ pub(crate) struct IssuedEvent {
     pub(crate) session_id: Uuid,
 }
 
-/// A request and what its resolution allows, without the context.
+/// A request and the actions that its resolution allows, without the context.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct StoredResolution {
     pub(crate) request: Request,
     pub(crate) resolution: CarpResolution,
 }
 
-/// `ckp.carp.charged`: what an execution took from limits.
+/// `ckp.carp.charged`: the amounts that an execution took from limits.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct CarpCharged {
     pub(crate) action_id: String,
@@ -64,7 +64,7 @@ pub(crate) struct CarpCharged {
     pub(crate) spends: Vec<LimitCharge>,
 }
 
-/// One limit's part of a charge.
+/// The amount taken from one limit.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct LimitCharge {
     pub(crate) amount: u64,
@@ -97,7 +97,7 @@ pub(crate) struct AtlasRemoved {
     pub(crate) by: String,
 }
 
-/// `ckp.carp.approved`: a person's answer to an action that waited.
+/// `ckp.carp.approved`: a person's answer to a waiting action.
 #[derive(Debug, Serialize)]
 pub(crate) struct CarpApproved<'a> {
     pub(crate) action_id: &'a str,
@@ -111,7 +111,7 @@ pub(crate) struct CarpApproved<'a> {
     pub(crate) session_id: Uuid,
 }
 
-/// `session.started` as the protocol has it.
+/// `session.started` in the protocol's form.
 #[derive(Debug, Serialize)]
 pub(crate) struct CarpSessionStarted<'a> {
     pub(crate) agent_id: &'a str,
@@ -162,7 +162,7 @@ struct ViolationDetails<'a> {
     reason: Option<&'a str>,
 }
 
-/// `carp.request.received`: what a replay needs; what was not given, or is the default, is left out. `changes`: see
+/// `carp.request.received`: the data that a replay needs; fields that are not set or have the default are left out. `changes`: see
 /// `Loaded::changes`.
 fn received(request: &Request, changes: u64) -> Box<RawValue> {
     let nothing = CarpTask::default();
@@ -197,8 +197,8 @@ fn received(request: &Request, changes: u64) -> Box<RawValue> {
     put("atlas_changes", changes > 0, json!(changes));
     match clawk_trace::canonical::payload_of(&payload) {
         Ok(raw) if raw.get().len() <= PAYLOAD_MAX_BYTES => raw,
-        // What is larger than an event, or a number that two readers write differently, stays out of the chain (R27); its
-        // digest does not.
+        // A context larger than an event, or with a number that has no canonical text, stays out of the chain (R27); only its
+        // digest is recorded.
         Ok(_) | Err(_) => {
             let hash = digest(&canonical(&request.context));
             payload.remove("context");
@@ -208,7 +208,7 @@ fn received(request: &Request, changes: u64) -> Box<RawValue> {
     }
 }
 
-/// `policy.evaluated` of an execution. `changes`: of the set that judged, see `Loaded::changes`.
+/// `policy.evaluated` of an execution. `changes`: that of the judging set, see `Loaded::changes`.
 pub(crate) fn evaluated(
     scribe: &JournalWriter,
     thread: &Thread,
@@ -222,7 +222,7 @@ pub(crate) fn evaluated(
     scribe.entry(thread, kind::POLICY_EVALUATED, &payload)
 }
 
-/// `error.occurred`: a request that was not answered as asked. A request to resolve stands before it.
+/// `error.occurred`: a request that failed. For a resolution, the request's event comes before it.
 pub(crate) fn occurred(
     scribe: &JournalWriter,
     thread: &Thread,
@@ -230,7 +230,7 @@ pub(crate) fn occurred(
     error: &CarpError,
 ) -> Vec<Draft> {
     let text = match error {
-        // What was sent may be anything; where it is wrong says enough.
+        // The invalid value may be anything, so only its place is recorded.
         CarpError::Invalid(faults) => {
             let places = faults.errors.iter().take(16);
             let places = places.map(|fault| format!("{} ({})", fault.path, fault.code));
@@ -266,7 +266,7 @@ pub(crate) fn violated(
     scribe.entry(thread, kind::POLICY_VIOLATED, &payload)
 }
 
-/// From the request to the answer, as drafts of one thread.
+/// Returns the events from the request to the answer as entries of one thread.
 pub(crate) fn resolution(
     scribe: &JournalWriter,
     thread: &Thread,
@@ -281,8 +281,8 @@ pub(crate) fn resolution(
         .collect()
 }
 
-/// The events of one resolution, from the request to the answer, in the protocol's order: types and payloads.
-/// `redacted`: blocks that the reader is not given for want of room. `changes`: so often Atlases came and went before over the API.
+/// Returns the events of one resolution in the protocol's order, from the request to the answer: types and payloads. `redacted`:
+/// blocks left out for lack of room. `changes`: number of earlier Atlas changes over the API.
 #[must_use]
 pub fn resolution_events(
     (request, changes): (&Request, u64),
@@ -331,7 +331,7 @@ pub fn resolution_events(
 }
 
 fn raw(payload: &impl Serialize) -> Box<RawValue> {
-    // silent-ok: texts, ids and counts always have a form
+    // silent-ok: texts, ids and counts always serialise
     let raw = serde_json::value::to_raw_value(payload).unwrap_or_else(|_| RawValue::NULL.to_owned());
     clawk_trace::bounded(raw)
 }
@@ -355,7 +355,7 @@ pub(crate) fn issued(
         .content(hash, bytes)
 }
 
-/// What execution asks about, and no more: neither texts nor schemas.
+/// Returns the data that an execution needs, without texts and schemas.
 fn kept(request: &Request, resolution: &CarpResolution) -> StoredResolution {
     let bare = |action: &Arc<AllowedAction>| {
         Arc::new(AllowedAction {

@@ -6,91 +6,91 @@ pub const SESSION_STARTED: &str = "session.started";
 pub const AGENT_DESCRIBED: &str = "ckp.agent.described";
 /// A tool was first looked at in this run; its content is what rules see of it: [`crate::replay::ToolFacts`].
 pub const TOOL_DESCRIBED: &str = "ckp.tool.described";
-/// A chain ends in order.
+/// A chain of events ends normally.
 pub const SESSION_ENDED: &str = "session.ended";
-/// The lifecycle moved (CKP §8).
+/// The agent's lifecycle state changed (CKP §8).
 pub const LIFECYCLE: &str = "ckp.lifecycle.transition";
-/// An inbound message was taken.
+/// An inbound message was accepted.
 pub const MESSAGE_ACCEPTED: &str = "ckp.message.accepted";
 /// A picture of the message that is taken next; its content is the picture.
 pub const MESSAGE_ATTACHED: &str = "ckp.message.attached";
 /// What a model reads before the words of the message that is taken next; its content is that text.
 pub const MESSAGE_FRAMED: &str = "ckp.message.framed";
-/// The client's own tools that came with a message; they are the content.
+/// The client's own tools that came with a message. The content is the tools.
 pub const MESSAGE_TOOLS: &str = "ckp.message.tools";
 /// A call of a client's own tool was handed to the client, which runs it; it is the content.
 pub const CLIENT_CALLED: &str = "ckp.client.called";
-/// An inbound message was not taken.
+/// An inbound message was rejected.
 pub const MESSAGE_REFUSED: &str = "ckp.message.refused";
 /// A model looked for sentences of an answer that the record does not support; with the end of the turn, in one commit.
 pub const CLAIMS_JUDGED: &str = "ckp.claims.judged";
 /// A message's turn ended with an answer.
 pub const MESSAGE_ANSWERED: &str = "ckp.message.answered";
-/// An interrupted turn goes on after a restart.
+/// An interrupted turn continues after a restart.
 pub const MESSAGE_RESUMED: &str = "ckp.message.resumed";
-/// A person began anew: what was said in the session before leaves its context, and is still on the record.
+/// A person cleared the conversation. Earlier messages leave the context but stay in the record.
 pub const CONVERSATION_CLEARED: &str = "ckp.conversation.cleared";
-/// A message's turn can't be finished; it lies in the dead-letter box.
+/// A message's turn can't be finished. The message is in the dead-letter box.
 pub const MESSAGE_DEAD: &str = "ckp.message.dead";
 /// An answer is about to be sent to its conversation: durable before it is.
 pub const DELIVERY_STARTED: &str = "ckp.delivery.started";
 /// An attempt to deliver an answer ended; the payload has the outcome.
 pub const DELIVERY_ENDED: &str = "ckp.delivery.ended";
-/// An answer that could not be delivered is tried again.
+/// The delivery of an undelivered answer is tried again.
 pub const DELIVERY_REQUEUED: &str = "ckp.delivery.requeued";
 /// A request to a model starts. The payload has the reserved amounts. The event is durable before the request leaves.
 pub const PROVIDER_REQUESTED: &str = "ckp.provider.requested";
 /// A model answered.
 pub const PROVIDER_COMPLETED: &str = "ckp.provider.completed";
-/// An attempt at a model failed.
+/// An attempt of a model request failed.
 pub const PROVIDER_FAILED: &str = "ckp.provider.failed";
 /// Requests to a provider's endpoint and model are written in another form, or smaller, than usual.
 pub const PROVIDER_ADAPTED: &str = "ckp.provider.adapted";
 /// A provider could not be reached after the start, without asking it anything.
 pub const PROVIDER_UNREACHABLE: &str = "ckp.provider.unreachable";
-/// Somebody wants a tool to run.
+/// A caller requests a tool call.
 pub const ACTION_REQUESTED: &str = "action.requested";
-/// It may: the decision, durable before the effect.
+/// The decision that a call may run. It is durable before the effect begins.
 pub const ACTION_APPROVED: &str = "action.approved";
-/// It may not.
+/// The call may not run.
 pub const ACTION_DENIED: &str = "action.denied";
-/// It ran.
+/// The call ran.
 pub const ACTION_EXECUTED: &str = "action.executed";
-/// It did not run, was cut short, or its outcome is unknown.
+/// The call did not run, was interrupted, or its outcome is unknown.
 pub const ACTION_FAILED: &str = "action.failed";
-/// A CARP request came in.
+/// A CARP request arrived.
 pub const CARP_REQUEST: &str = "carp.request.received";
-/// It was resolved.
+/// A CARP request was resolved.
 pub const CARP_COMPLETED: &str = "carp.resolution.completed";
 /// A CARP request came in and was not answered as asked.
 pub const ERROR_OCCURRED: &str = "error.occurred";
-/// An Atlas judged one action.
+/// An Atlas evaluated one action.
 pub const POLICY_EVALUATED: &str = "policy.evaluated";
-/// An execution ran against a policy.
+/// An execution violated a policy.
 pub const POLICY_VIOLATED: &str = "policy.violated";
-/// A context block reached its reader.
+/// A context block was delivered to the reader.
 pub const CONTEXT_INJECTED: &str = "context.injected";
 /// A context block was left out.
 pub const CONTEXT_REDACTED: &str = "context.redacted";
 /// The owner of a CRA session. This type and the next five are in the runtime's own chain.
 pub const CARP_SESSION: &str = "ckp.carp.session";
-/// A resolution that may be executed under.
+/// A resolution under which actions may be executed.
 pub const CARP_ISSUED: &str = "ckp.carp.issued";
 /// An execution used up part of the limits of Atlases.
 pub const CARP_CHARGED: &str = "ckp.carp.charged";
-/// A person's answer to an action that waited.
+/// A person answered the approval request of a waiting action.
 pub const CARP_ANSWERED: &str = "ckp.carp.answered";
 /// An Atlas of the configuration is in force in this run; its content is what it was read from.
 pub const ATLAS_DESCRIBED: &str = "ckp.atlas.described";
-/// An Atlas came over the API.
+/// An Atlas was loaded over the API.
 pub const ATLAS_LOADED: &str = "ckp.atlas.loaded";
 /// An Atlas was removed over the API.
 pub const ATLAS_REMOVED: &str = "ckp.atlas.removed";
-/// A person is asked.
+/// An approval was requested from a person.
 pub const APPROVAL_REQUESTED: &str = "ckp.approval.requested";
-/// The question was answered, or lapsed.
+/// An approval request was answered, or expired.
 pub const APPROVAL_ANSWERED: &str = "ckp.approval.answered";
-/// A fact that an approval was bound to changed before the run, so the approval is void.
+/// A precondition of an approval changed before the call ran, so the approval is void.
 pub const APPROVAL_VOIDED: &str = "ckp.approval.voided";
 /// An operator stopped the agent, or a session.
 pub const STOP_ENGAGED: &str = "ckp.stop.engaged";
@@ -102,61 +102,61 @@ pub const APPROVAL_GRANTED: &str = "ckp.approval.granted";
 pub const APPROVAL_REVOKED: &str = "ckp.approval.revoked";
 /// An `audit-only` rule let a call pass.
 pub const AUDIT: &str = "ckp.policy.audited";
-/// A limit passed its warning mark.
+/// A budget limit passed its warning threshold.
 pub const BUDGET_WARNED: &str = "ckp.budget.warned";
-/// A dry run has ended: what its models took, counted against the agent's budgets.
+/// A dry run ended. The cost of its models counts against the agent's budgets.
 pub const DRY_RUN_SPENT: &str = "ckp.budget.dry_run";
 /// The loop guard ended a turn.
 pub const TURN_STOPPED: &str = "ckp.turn.stopped";
-/// The outcome of an effect that was unknown was found out.
+/// The unknown outcome of an effect was determined.
 pub const EFFECT_RESOLVED: &str = "ckp.effect.resolved";
-/// A skill's instruction joined a turn.
+/// A skill's instruction was added to a turn.
 pub const SKILL_INVOKED: &str = "ckp.skill.invoked";
-/// A skill's result did not fit its `output_schema`; the model is asked once more.
+/// A skill's result did not match its `output_schema`. The model is asked once more.
 pub const SKILL_REPAIRED: &str = "ckp.skill.repaired";
-/// A skill ended: what it took beside what it was said to take.
+/// A skill ended: its actual use and its estimates.
 pub const SKILL_FINISHED: &str = "ckp.skill.finished";
-/// What a skill's world model foretold, and what of it is followed; its content is everything that was weighed.
+/// A skill's world model made predictions, and a plan was chosen. The content is all candidates.
 pub const WORLD_MODEL_PLANNED: &str = "ckp.world_model.planned";
-/// What came of a plan, beside what was foretold.
+/// The actual result of a plan, compared with the prediction.
 pub const WORLD_MODEL_COMPARED: &str = "ckp.world_model.compared";
-/// A person puts back what calls of the session overwrote: durable before it is begun. Its content is the list.
+/// A person starts to restore what calls of the session overwrote; durable before it begins. The content is the list.
 pub const UNDO_STARTED: &str = "ckp.undo.started";
-/// It is done.
+/// An undo ended.
 pub const UNDO_ENDED: &str = "ckp.undo.ended";
-/// Old messages left the model's view.
+/// Old messages were removed from the model's context.
 pub const CONTEXT_TRIMMED: &str = "ckp.context.trimmed";
 /// The oldest turns of a conversation left its context. The content is their summary and the list of the replaced messages.
 pub const CONTEXT_COMPACTED: &str = "ckp.context.compacted";
-/// A context got text of files that holds untrusted text of others.
+/// Text of files with untrusted content entered a context.
 pub const CONTEXT_TAINTED: &str = "ckp.context.tainted";
-/// Entries are to be kept: durable before they are.
+/// Entries are about to be stored. The event is durable before the store is changed.
 pub const MEMORY_REQUESTED: &str = "ckp.memory.requested";
-/// Entries were kept.
+/// Entries were stored.
 pub const MEMORY_STORED: &str = "ckp.memory.stored";
 /// The agent wrote one of its context files.
 pub const CONTEXT_WRITTEN: &str = "ckp.context.written";
 /// A context file is not what the session's record says of it. The content is its text; a file that is gone has none.
 pub const CONTEXT_READ: &str = "ckp.context.read";
-/// A store was asked.
+/// A memory store was searched.
 pub const MEMORY_QUERIED: &str = "ckp.memory.queried";
 /// Entries were recalled before a turn. The content is the text that joined the prompt.
 pub const MEMORY_RECALLED: &str = "ckp.memory.recalled";
 /// A store was compacted.
 pub const MEMORY_COMPACTED: &str = "ckp.memory.compacted";
-/// Retention removed entries for good.
+/// Retention deleted entries permanently.
 pub const MEMORY_EXPIRED: &str = "ckp.memory.expired";
 /// A task was given to the whole swarm; its content, as that of the swarm's other events, is the fact that a start folds.
 pub const SWARM_RUN: &str = "ckp.swarm.run";
-/// A try of a member at a task began or ended.
+/// A member's attempt at a task began or ended.
 pub const SWARM_TRY: &str = "ckp.swarm.try";
-/// A report was not taken.
+/// A member's report was rejected.
 pub const SWARM_REFUSED: &str = "ckp.swarm.refused";
 /// A seat's circuit breaker changed.
 pub const SWARM_CIRCUIT: &str = "ckp.swarm.circuit";
 /// A task went to the dead-letter box.
 pub const SWARM_DEAD_LETTERED: &str = "ckp.swarm.dead_lettered";
-/// Answers became one.
+/// The members' answers were combined into one.
 pub const SWARM_AGGREGATED: &str = "ckp.swarm.aggregated";
 /// A run ended.
 pub const SWARM_ENDED: &str = "ckp.swarm.ended";
@@ -164,23 +164,23 @@ pub const SWARM_ENDED: &str = "ckp.swarm.ended";
 pub const SWARM_LED: &str = "ckp.swarm.led";
 /// A task was given to a peer.
 pub const SWARM_DELEGATED: &str = "ckp.swarm.delegated";
-/// A task's end was reported.
+/// A peer or a team reported the end of a task.
 pub const SWARM_REPORTED: &str = "ckp.swarm.reported";
 /// A message went to all peers.
 pub const SWARM_BROADCAST: &str = "ckp.swarm.broadcast";
 /// Secrets were found in a text.
 pub const SCREEN_SECRET: &str = "ckp.screen.secret";
-/// A text that addresses the model over its operator's head.
+/// A text contains a prompt injection.
 pub const SCREEN_INJECTION: &str = "ckp.screen.injection";
-/// A text that is not valid input.
+/// A text is not valid input.
 pub const SCREEN_INPUT: &str = "ckp.screen.input";
 /// A model judged a text.
 pub const SCREEN_JUDGED: &str = "ckp.screen.judged";
-/// A channel let somebody or something not in.
+/// A channel refused a sender or a message.
 pub const CHANNEL_REFUSED: &str = "ckp.channel.refused";
-/// A code was given out, approved, denied or lapsed; somebody's pairing was revoked.
+/// A pairing code was issued, approved, denied or expired, or a pairing was revoked.
 pub const CHANNEL_PAIRING: &str = "ckp.channel.pairing";
-/// A push notification of a task was given up; its receiver never took it.
+/// The delivery of a task's push notification was given up.
 pub const PUSH_GIVEN_UP: &str = "ckp.push.given_up";
-/// A trigger began a run, or did not.
+/// A trigger started, skipped, queued or missed a run.
 pub const CHANNEL_RUN: &str = "ckp.channel.run";

@@ -1,6 +1,6 @@
-//! Words in the record. A payload is in the chain for ever and in plain; an event's content is sealed in an encrypted state and can be
-//! erased. So a payload holds a closed code where somebody's words belong ([`ChainText`]), and the words are the event's content
-//! ([`EventWords`]). Records of earlier versions hold the words in the payload; [`payload_with_words`] reads both alike.
+//! Free text in the record. A payload stays in the chain forever and unencrypted; an event's content is encrypted in an encrypted
+//! state and can be erased. So a payload holds a closed code in place of free text ([`ChainText`]), and the text is the event's
+//! content ([`EventWords`]). Records of earlier versions hold the text in the payload; [`payload_with_words`] reads both forms.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,36 +12,36 @@ use serde_json::{Map, Value};
 use super::{canonical, digest};
 use crate::error::CallError;
 
-/// The member of a payload that says which content holds its words.
+/// The payload field with the digest of the content that holds its text.
 const WORDS_HASH: &str = "words_hash";
-/// The member of an outcome's payload that says which content is the outcome.
+/// The payload field with the digest of the outcome's content.
 const RESULT_HASH: &str = "result_hash";
-/// Members of an outcome's payload whose words are the outcome itself, each with the member whose code stands in for them.
+/// Fields of an outcome's payload whose text is in the outcome itself, each with the field whose code replaces it.
 const OF_RESULT: [(&str, &str); 2] = [("reason", "by"), ("error_message", "error_code")];
 
-/// Text of a payload that no words of a person, a model, a tool or a server can enter: a word that stands in this program's source.
+/// Text of a payload that comes only from this program's source, never from a person, a model, a tool or a server.
 ///
-/// INVARIANT: the field is private and of static life, so text that came in at run time is never one.
+/// INVARIANT: the field is private and `'static`, so that text received at run time can't be stored in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub(crate) struct ChainText(&'static str);
 
 impl ChainText {
-    /// The words are in the event's content.
+    /// The text is in the event's content.
     pub(crate) const IN_CONTENT: Self = Self("in_content");
 
-    /// The word.
+    /// Returns the word.
     pub(crate) const fn as_str(self) -> &'static str {
         self.0
     }
 
-    /// A word of a closed set.
+    /// Makes a text from a word of a closed set.
     pub(crate) const fn code(word: &'static str) -> Self {
         Self(word)
     }
 }
 
-/// A member of a payload whose words are in the content. Closed: a content can't put anything else in a payload's place.
+/// The payload fields whose text may be in the content. The set is closed, so that a content can't replace any other field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WordField {
@@ -58,7 +58,7 @@ impl WordField {
     }
 }
 
-/// The words of one event, as its content holds them.
+/// The free text of one event, as its content holds it.
 #[derive(Debug, Clone)]
 pub(crate) struct EventWords {
     digest: Digest,
@@ -66,7 +66,7 @@ pub(crate) struct EventWords {
 }
 
 impl EventWords {
-    /// These words belong in this member of the payload.
+    /// Makes the text of this payload field.
     pub(crate) fn new(field: WordField, text: &str) -> Self {
         let bytes = canonical(&BTreeMap::from([(field, text)]));
         Self {
@@ -75,12 +75,12 @@ impl EventWords {
         }
     }
 
-    /// The same where there may be none.
+    /// Makes the text of an optional reason.
     pub(crate) fn of_reason(reason: Option<&str>) -> Option<Self> {
         reason.map(|reason| Self::new(WordField::Reason, reason))
     }
 
-    /// For the payload's `words_hash`.
+    /// Returns the digest for the payload's `words_hash`.
     pub(crate) const fn digest(&self) -> Digest {
         self.digest
     }
@@ -90,7 +90,7 @@ impl EventWords {
     }
 }
 
-/// For the payload's `words_hash` and for the member that the words belong in, where there may be none.
+/// Returns the code and the `words_hash` for a payload with optional text.
 pub(crate) fn stand_in(words: Option<&EventWords>) -> (Option<ChainText>, Option<Digest>) {
     (
         words.map(|_| ChainText::IN_CONTENT),
@@ -98,8 +98,8 @@ pub(crate) fn stand_in(words: Option<&EventWords>) -> (Option<ChainText>, Option
     )
 }
 
-/// A payload as people read it: the words that its content holds are in their places. Of a content that was erased, was not loaded, or is
-/// another one, the code stays. A payload of an earlier version holds its words itself and is answered as it is.
+/// Returns a payload with the text of its content filled in. If the content was erased, not loaded, or is another one, the code
+/// stays. A payload of an earlier version has its text already and is returned unchanged.
 #[must_use]
 pub fn payload_with_words<'a>(payload: &'a str, content: Option<&[u8]>) -> Cow<'a, str> {
     if !payload.contains(WORDS_HASH) && !payload.contains(RESULT_HASH) {
@@ -112,7 +112,7 @@ pub fn payload_with_words<'a>(payload: &'a str, content: Option<&[u8]>) -> Cow<'
     serde_json::to_string(&members).map_or(Cow::Borrowed(payload), Cow::Owned)
 }
 
-/// The digest of the content that holds a payload's words.
+/// Returns the digest of the content that holds a payload's text.
 #[must_use]
 pub fn words_hash(members: &Map<String, Value>) -> Option<Digest> {
     let member = match of_result(members) {
@@ -122,7 +122,7 @@ pub fn words_hash(members: &Map<String, Value>) -> Option<Digest> {
     Digest::from_hex(members.get(member)?.as_str()?)
 }
 
-/// The member of an outcome's payload that holds a code where the outcome's words belong.
+/// Returns the field of an outcome's payload that holds a code in place of the outcome's text.
 fn of_result(members: &Map<String, Value>) -> Option<&'static str> {
     let stands_in = |(member, code): &(&str, &str)| {
         members.get(*member).is_some_and(Value::is_string) && members.get(*member) == members.get(*code)
@@ -130,7 +130,7 @@ fn of_result(members: &Map<String, Value>) -> Option<&'static str> {
     OF_RESULT.into_iter().find(stands_in).map(|(member, _)| member)
 }
 
-/// Puts the words of a content in their places in a payload.
+/// Fills the text of a content into a payload.
 pub fn put_words(members: &mut Map<String, Value>, content: Option<&[u8]>) {
     let Some(hash) = words_hash(members) else { return };
     members.remove(WORDS_HASH);
@@ -138,13 +138,13 @@ pub fn put_words(members: &mut Map<String, Value>, content: Option<&[u8]>) {
         return;
     };
     if let Some(member) = of_result(members) {
-        // silent-ok: a content of another form brings no words
+        // silent-ok: a content of another form has no text
         if let Ok(error) = serde_json::from_slice::<CallError>(bytes) {
             members.insert(member.to_owned(), Value::String(error.to_string()));
         }
         return;
     }
-    // silent-ok: a content of another form brings no words
+    // silent-ok: a content of another form has no text
     let words: BTreeMap<WordField, String> = serde_json::from_slice(bytes).unwrap_or_default();
     for (field, text) in words {
         members.insert(field.name().to_owned(), Value::String(text));
