@@ -1,29 +1,29 @@
-//! How a request to a model is written, beside what it says: effort, the cache key, and changes that an earlier refusal asked for (R53).
+//! The format of a request to a model: effort, the cache key, and changes that an earlier refusal asked for (R53).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-/// How much a model may think before it answers. Adapters map it to their dialect's own setting.
+/// Reasoning effort of a model. Adapters map it to their dialect's setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReasoningEffort {
     /// No thinking.
     None,
-    /// The least that the model has.
+    /// The model's lowest effort.
     Minimal,
-    /// Little.
+    /// Low effort.
     Low,
     /// The model's usual amount.
     Medium,
-    /// Much.
+    /// High effort.
     High,
-    /// The most that the model has.
+    /// The model's highest effort.
     Max,
 }
 
 impl ReasoningEffort {
-    /// All levels, the least first.
+    /// All levels, lowest first.
     pub const ALL: [Self; 6] = [
         Self::None,
         Self::Minimal,
@@ -33,7 +33,7 @@ impl ReasoningEffort {
         Self::Max,
     ];
 
-    /// As people and configuration write it.
+    /// Returns the level's word in configuration.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -47,56 +47,56 @@ impl ReasoningEffort {
     }
 }
 
-/// Changes to the form of a request, learnt from refusals of this endpoint and model or set in `[providers.NAME]`.
+/// Changes to the format of a request, learnt from refusals of this endpoint and model or set in `[providers.NAME]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RequestAdaptation {
-    /// Messages of the user and the assistant must strictly alternate, and the system prompt stands first only.
+    /// User and assistant messages must strictly alternate, and the system prompt is allowed only at the beginning.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub alternate_roles: bool,
-    /// Parameters of the dialect to leave out, by their wire names, for example `stream_options`.
+    /// Parameters of the dialect that are not sent, by their wire names, for example `stream_options`.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub omitted: BTreeSet<String>,
-    /// Parameters of the dialect to send under another name, for example `max_tokens` as `max_completion_tokens`.
+    /// Parameters of the dialect that are sent under another name, for example `max_tokens` as `max_completion_tokens`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub renamed: BTreeMap<String, String>,
-    /// The endpoint wants OpenAI's Responses API instead of chat completions.
+    /// The endpoint requires OpenAI's Responses API instead of chat completions.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub responses_api: bool,
-    /// Call ids are written in the strictest form that a vendor asks for: nine letters and digits.
+    /// Call ids use the strictest format of any vendor: nine letters and digits.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub short_call_ids: bool,
 }
 
 impl RequestAdaptation {
-    /// The request is sent in its usual form.
+    /// Returns whether the request has the usual format.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What a model's server names as the cause of its refusal, where a changed request may be accepted (R53).
+/// The cause that a model's server names for its refusal, if a changed request may succeed (R53).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cause", rename_all = "kebab-case")]
 pub enum RefusalCause {
     /// The conversation does not fit the model's window.
     TooLong {
-        /// The window in tokens, where the server says it.
+        /// The window in tokens, if the server reports it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit_tokens: Option<u64>,
     },
     /// A parameter is not supported.
     Parameter {
-        /// The name to use in its place, where the server says one.
+        /// The parameter's new name, if the server reports one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         instead: Option<String>,
-        /// Its name on the wire.
+        /// The parameter's name on the wire.
         name: String,
     },
-    /// The order or emptiness of messages.
+    /// The order of messages, or an empty message.
     Roles,
-    /// The form of call ids.
+    /// The format of call ids.
     CallIds,
     /// The model takes tools only through the Responses API.
     ResponsesApi,
