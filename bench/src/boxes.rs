@@ -1,4 +1,4 @@
-//! What a box costs over the process in it, and that nothing of many stays.
+//! Measures the cost of a sandbox compared with a bare process, and checks that many calls leave nothing behind.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -13,10 +13,10 @@ use clawk_plan::{Limits, Plan, PlanDefaults};
 use clawk_sandbox::{Launcher, Spec, WarmPoolLimits};
 use serde_json::{Value, json};
 
-/// The program in every box.
+/// The program that runs in every box.
 const TRUE: &str = "/bin/true";
 
-/// As near to a box of ours as its options come.
+/// The bubblewrap options that come closest to clawk's sandbox.
 const BUBBLEWRAP: &[&str] = &[
     "bwrap",
     "--unshare-all",
@@ -46,25 +46,26 @@ const BUBBLEWRAP: &[&str] = &[
     TRUE,
 ];
 
-/// Boxes of one configuration that wait when calls come together ([`WarmPoolLimits`]'s default), and of which the mean is taken: what of the program
-/// only boxes use is in memory once for all of them.
+/// Prewarmed boxes per configuration ([`WarmPoolLimits`]'s default). Memory is the mean of these boxes, because program pages that
+/// only boxes use are in memory once for all of them.
 const WAITING: usize = 4;
 
-/// Between two calls, as between an agent's: what one leaves to be made, or to be taken down by the kernel, is done by then, and is no
-/// other way's to wait for.
+/// Pause between two calls, as between an agent's calls. It gives the previous call time to prepare the next box and the kernel
+/// time to remove the old one, so that no other measured way pays for them.
 const BETWEEN: Duration = Duration::from_millis(50);
 
-/// How long a box that waits may take to be there.
+/// Time limit for a prewarmed box to become ready.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Milliseconds of one run of `/bin/true`, the medians of each way, measured in turns: `plain`, `bubblewrap`, `runc`; ours: `warm`, a
-/// box of the call's configuration waits; `cold`, the call is the first of its configuration, so that a blank box waits at best;
-/// `alone`, nothing waits; `first`, the first call of all, which has the program loaded; `container`; a guest that does nothing, compiled before: `wasm`.
+/// Milliseconds of one run of `/bin/true`: the median of each way, measured in turns. The ways are `plain`, `bubblewrap`, `runc`;
+/// clawk's `warm` (a box of the call's configuration is ready), `cold` (first call of its configuration, at best a template is
+/// ready), `alone` (nothing is ready), `first` (the very first call, which also loads the program) and `container`; and `wasm`, a
+/// precompiled guest that does nothing.
 ///
-/// Of so many calls of each way right behind one another, the median of the first, of the second and so on.
+/// Each way makes `calls` calls in direct succession, and there is one median for the first call, one for the second, and so on.
 ///
 /// # Errors
-/// A run fails, or a way is none of these.
+/// A run fails, or a way is unknown.
 pub(crate) fn milliseconds(ways: &[&str], rounds: usize, calls: usize) -> Result<String> {
     local(async {
         let mut boxes = Boxes::make(ways).await?;
@@ -99,12 +100,12 @@ fn medians(all: &mut [Vec<f64>]) -> String {
     medians.collect::<Vec<_>>().join(" ")
 }
 
-/// What the ways need.
+/// The prepared inputs of all ways.
 struct Boxes {
     alone: Launcher,
     cold: Launcher,
     warm: Launcher,
-    /// Each cold call has another configuration: so much memory, MiB.
+    /// Memory limits in MiB. Each cold call takes the next one, so that its configuration is new.
     configurations: std::ops::RangeFrom<u64>,
     bundle: Option<Bundle>,
     guest: Option<Guest>,
@@ -132,7 +133,7 @@ impl Boxes {
         })
     }
 
-    /// How long it took, milliseconds.
+    /// Runs one call. Returns its duration in milliseconds.
     async fn run(&mut self, way: &str) -> Result<f64> {
         let began = Instant::now();
         match way {
@@ -156,12 +157,12 @@ impl Boxes {
     }
 }
 
-/// What the processes of a box that waits have for themselves, KiB, the mean of [`WAITING`] that wait: pages that no process but
-/// the box's has (private ones, and those that only its own processes share), and their proportional share of all; then private
-/// pages and share of the process that they are forked from; then what the two processes of a blank box have for themselves.
+/// Memory of a prewarmed box in KiB, as the mean of [`WAITING`] boxes: pages that only this box has (private pages, and pages that
+/// only its processes share), then the box's proportional share. After that come private pages and proportional share of the fork
+/// server, and the own pages of a template's two processes.
 ///
 /// # Errors
-/// No box waits in time.
+/// No box is ready in time.
 pub(crate) fn waiting_kib() -> Result<String> {
     local(async {
         let launcher = Launcher::default().with_warm(WarmPoolLimits::default());
@@ -169,7 +170,7 @@ pub(crate) fn waiting_kib() -> Result<String> {
         tokio::time::sleep(Duration::from_millis(200)).await;
         let nursery = children(std::process::id());
         let all: Vec<u32> = nursery.iter().flat_map(|pid| children(*pid)).collect();
-        // In a blank box nothing waits to become a tool.
+        // A template has no process that will become the tool.
         let has_tool = |pid: &u32| children(*pid).iter().any(|first| !children(*first).is_empty());
         let (supervisors, blanks): (Vec<u32>, Vec<u32>) = all.into_iter().partition(has_tool);
         let blank: Vec<u32> = blanks
@@ -213,7 +214,7 @@ pub(crate) fn waiting_kib() -> Result<String> {
     })
 }
 
-/// A bundle for runc, as small as it can be: the host's `/usr` and a `/proc`.
+/// The smallest possible bundle for runc: the host's `/usr` and a `/proc`.
 struct Bundle(std::path::PathBuf);
 
 impl Bundle {
@@ -258,7 +259,7 @@ impl Drop for Bundle {
 const NOTHING: &[u8] = b"\0asm\x01\0\0\0\x01\x04\x01\x60\0\0\x03\x02\x01\0\x05\x03\x01\0\x01\
 \x07\x13\x02\x06memory\x02\0\x06_start\0\0\x0a\x04\x01\x02\0\x0b";
 
-/// A guest's file.
+/// A guest's file, removed when dropped.
 struct Guest(std::path::PathBuf);
 
 impl Guest {
@@ -284,11 +285,11 @@ impl Drop for Guest {
     }
 }
 
-/// Milliseconds from a call's deadline to its return, when nothing of it lives: the median and the longest. The tool ignores
+/// Milliseconds from a call's deadline until it returns and all its processes are gone: median and maximum. The tool ignores
 /// SIGTERM and has left its session.
 ///
 /// # Errors
-/// A run is not ended by its deadline.
+/// The deadline does not end a run.
 pub(crate) fn after_deadline(rounds: usize) -> Result<String> {
     const DEADLINE_MS: u64 = 150;
     local(async {
@@ -326,7 +327,7 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Pages that only one box has, KiB, the sum of all.
+/// Sums the pages that only one box has, in KiB.
 fn alone(boxes: &[Vec<u32>], others: &[u32]) -> Result<u64> {
     let mut holders: HashMap<u64, HashSet<usize>> = HashMap::new();
     for (at, processes) in boxes.iter().enumerate() {
@@ -350,7 +351,7 @@ fn alone(boxes: &[Vec<u32>], others: &[u32]) -> Result<u64> {
     Ok(u64::try_from(alone.count())? * 4)
 }
 
-/// The numbers of the page frames that a process has in memory.
+/// Returns the page frame numbers of a process's memory.
 fn frames(pid: u32) -> Result<Vec<u64>> {
     const PAGE: u64 = 4096;
     const PRESENT: u64 = 1 << 63;
@@ -362,7 +363,7 @@ fn frames(pid: u32) -> Result<Vec<u64>> {
         let hex = |text: &str| u64::from_str_radix(text, 16);
         let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
         let (from, to) = range.context("a range")?;
-        // The page for system calls lies above all pages that can be asked for.
+        // The page for system calls lies above all addresses that can be queried.
         let (Ok(from), Ok(to)) = (hex(from), hex(to)) else {
             continue;
         };
@@ -392,7 +393,7 @@ fn rollup(pid: u32, field: &str) -> Result<u64> {
     Ok(sum)
 }
 
-/// What the machine has of us.
+/// Everything on this machine that belongs to clawk's sandbox: processes, groups, files.
 #[derive(Debug)]
 struct Left {
     mounts: usize,
@@ -404,7 +405,7 @@ struct Left {
 }
 
 impl Left {
-    /// Of anything, there is more than before; what ended meanwhile is nobody's loss.
+    /// Returns whether any count is larger than before. Smaller counts are fine, because another program may have ended.
     fn exceeds(&self, before: &Self) -> bool {
         self.mounts > before.mounts
             || self.groups > before.groups
@@ -424,7 +425,7 @@ impl Left {
         let own = fs::metadata("/proc/self/exe").map(|own| (own.dev(), own.ino()))?;
         for entry in fs::read_dir("/proc").context("no list of processes")?.flatten() {
             let path = entry.path();
-            // What is no process, or has ended since.
+            // The entry is not a process, or the process has ended.
             let Ok(stat) = fs::read_to_string(path.join("stat")) else {
                 continue;
             };
@@ -433,7 +434,8 @@ impl Left {
             };
             let mut rest = rest.split_ascii_whitespace();
             let (state, parent) = (rest.next(), rest.next().and_then(|pid| pid.parse().ok()));
-            // Ours, or one that was handed to the first process. Boxes of other programs come and go beside this.
+            // Count children of this process and orphans of the first process. Boxes of other programs start and end at the same
+            // time.
             let ours = parent == Some(std::process::id()) || stat.contains("(clawk-b");
             zombies += usize::from(state == Some("Z") && ours);
             let line = fs::read(path.join("cmdline"));
@@ -452,14 +454,14 @@ impl Left {
     }
 }
 
-/// Groups of boxes whose supervisors are gone.
+/// Counts control groups of boxes whose supervisor is gone.
 fn groups(folder: &Path, depth: usize) -> usize {
     let mut found = 0;
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let supervisor = name.to_str().and_then(|name| name.strip_prefix("clawk-"));
         if let Some(supervisor) = supervisor {
-            // Of a process that lives: it may be another agent's, and it is at work.
+            // A group of a living supervisor may belong to another agent that is working.
             found += usize::from(!Path::new("/proc").join(supervisor).exists());
         } else if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             found += groups(&entry.path(), depth - 1);
@@ -468,11 +470,11 @@ fn groups(folder: &Path, depth: usize) -> usize {
     found
 }
 
-/// So many calls, by boxes that wait where one is ready: what was there before and afterwards, on standard error. Prints how many
-/// had waited.
+/// Runs `calls` calls, with prewarmed boxes where one is ready. Prints the counts before and after to standard error. Returns how
+/// many calls used a prewarmed box.
 ///
 /// # Errors
-/// Something is left.
+/// Something is left behind.
 pub(crate) fn leave_nothing(calls: usize) -> Result<u64> {
     local(async {
         let launcher = Launcher::default().with_warm(WarmPoolLimits::default());
@@ -480,7 +482,7 @@ pub(crate) fn leave_nothing(calls: usize) -> Result<u64> {
         tokio::time::sleep(Duration::from_millis(500)).await;
         let before = Left::now()?;
         for call in 0..calls {
-            // Two of three take a box that waits, the third makes its own.
+            // Two of three calls use a prewarmed box; the third makes its own.
             if call % 3 > 0 {
                 ready(&launcher, 1).await?;
             }
@@ -500,7 +502,7 @@ pub(crate) fn leave_nothing(calls: usize) -> Result<u64> {
     })
 }
 
-/// As many calls at once as boxes may wait, until they do.
+/// Makes as many concurrent calls as there may be prewarmed boxes, until all of them are ready.
 async fn together(launcher: &Launcher) -> Result<()> {
     let mut calls = tokio::task::JoinSet::new();
     for _ in 0..WAITING {
@@ -517,7 +519,7 @@ async fn ready(launcher: &Launcher, boxes: usize) -> Result<()> {
         ensure!(began.elapsed() < PATIENCE, "no box waits");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // The machine should be at rest when the call comes.
+    // Wait until the machine is idle before the next call.
     tokio::time::sleep(Duration::from_millis(2)).await;
     Ok(())
 }

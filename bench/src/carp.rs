@@ -1,4 +1,4 @@
-//! Resolving among few actions and among many, judging a record again, and executions with all that they take.
+//! Measures CARP: resolutions with few and with many actions, replay of a record, complete executions.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -45,8 +45,8 @@ fn action_id(n: u32) -> String {
     format!("area{}.thing{n}.{}", n % 50, one_of(VERBS, n))
 }
 
-/// An Atlas of so many actions and policies: a third of the patterns are exact, a third prefixes, the rest suffixes and
-/// patterns with several stars; every type of policy is there, two thirds with conditions.
+/// Builds an Atlas with `count` actions and policies. A third of the patterns are exact, a third are prefixes, the rest are
+/// suffixes and patterns with several stars. Every type of policy occurs; two thirds have conditions.
 fn atlas(count: u32) -> Result<Atlas> {
     let actions: Vec<Value> = (0..count)
         .map(|n| {
@@ -112,10 +112,10 @@ const fn ids(n: u128) -> ResolutionIds {
     }
 }
 
-/// Microseconds of one resolution with all its events, chained and hashed; the median of several rounds.
+/// Microseconds of one resolution with all its events, chained and hashed. Returns the median of several rounds.
 ///
 /// # Errors
-/// The Atlas is not what the resolver takes.
+/// The resolver rejects the Atlas.
 pub(crate) fn resolve_us(count: u32) -> Result<f64> {
     let set = AtlasSet::compile(vec![Arc::new(atlas(count)?)], Options::default())?;
     let (request, now, ledger) = (request()?, BEGAN.parse()?, RateLedger::new());
@@ -154,7 +154,7 @@ fn chained(
     Ok(events.len())
 }
 
-/// A record of one session under an Atlas of ten actions: a request, its events, then four executions, again and again.
+/// A record of one session under an Atlas of ten actions. It repeats: one request, its events, four executions.
 struct Record {
     out: BufWriter<File>,
     chain: SessionChain,
@@ -208,7 +208,7 @@ impl Record {
     }
 }
 
-/// Writes such a record of at least so many events.
+/// Writes a record of at least `events` events.
 ///
 /// # Errors
 /// The file can't be written.
@@ -250,10 +250,10 @@ pub(crate) fn write(file: &Path, events: u64) -> Result<()> {
     Ok(())
 }
 
-/// Seconds that it takes to read such a record and judge all of it again.
+/// Seconds to read such a record and replay all its decisions.
 ///
 /// # Errors
-/// The record is none, or is judged otherwise.
+/// The file is not a record, or a replayed decision differs.
 pub(crate) fn replay_s(file: &Path) -> Result<f64> {
     let set = AtlasSet::compile(vec![Arc::new(atlas(10)?)], Options::default())?;
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! One request over loopback, straight and by the sandbox's proxy: the median, in microseconds.
+//! Measures one request over loopback, directly and through the sandbox's proxy: the median in microseconds.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use clawk_secrets::EnvironmentSource;
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
 
-/// `requests` one after the other, each on a connection of its own.
+/// Makes `requests` requests one after the other, each on its own connection.
 pub(crate) fn microseconds(proxied: bool, requests: usize) -> Result<f64> {
     let server = serve()?;
     let (to, target) = if proxied {
@@ -39,7 +39,7 @@ pub(crate) fn microseconds(proxied: bool, requests: usize) -> Result<f64> {
 fn serve() -> Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
-    // Ends with the process.
+    // The thread ends with the process.
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
             let mut request = [0; 4096];

@@ -1,4 +1,5 @@
-//! Executions over CRA, governed and durable: the kernel and its journal in this process, many in flight.
+//! Measures executions over CRA, governed and durable. The kernel and its journal run in this process, with many executions in
+//! flight.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -39,7 +40,7 @@ fn atlas() -> Result<Atlas> {
     )?)
 }
 
-/// Executions a second, durable, 64 in flight. `pure`: of a tool without side effects, whose decision and outcome share a
+/// Durable executions per second, 64 in flight. With `pure`, the tool has no side effects, so that decision and outcome share one
 /// commit.
 ///
 /// # Errors
@@ -112,7 +113,7 @@ async fn flood(cra: &CraHandle, executions: u32) -> Result<()> {
     Ok(())
 }
 
-/// Ids need only be distinct.
+/// Returns a new id. Ids only need to be distinct here.
 fn fresh() -> Uuid {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     Uuid::from_u128(u128::from(NEXT.fetch_add(1, Ordering::Relaxed)) << 64 | 0x4000 << 48 | 0x8000)

@@ -1,11 +1,10 @@
-//! What `cargo xtask bench` measures inside a process: decisions, resolutions, executions, a long trace, the speed of SHA-256, how often the scanners are wrong, a request by the proxy, a box and what is left of ten thousand.
+//! What `cargo xtask bench` measures inside a process: decisions, resolutions, executions, a long trace, the speed of SHA-256, the
+//! false positives of the scanners, a request through the proxy, a sandbox, and the leftovers of ten thousand sandboxes.
 //!
-//! *Owns:* the library rows of DESIGN §8.
-//! *Depends on:* the crates it measures.
-//! *Must not know:* goals, neighbours, how rows are shown: xtask does.
-//! *Start reading at:* `main`.
+//! *Owns:* the library rows of DESIGN §8. *Depends on:* the crates it measures. *Must not know:* goals, competing products, how
+//! rows are shown. These belong to xtask. *Start reading at:* `main`.
 //!
-//! Prints numbers, or nothing. As `clawk-bench __sandbox` it is the other side of its boxes.
+//! Prints numbers, or nothing. Run as `clawk-bench __sandbox`, the program is the sandbox's own helper process.
 
 mod boxes;
 mod broker;

@@ -1,4 +1,4 @@
-//! One decision, among few rules and among many.
+//! Measures one policy decision, with few rules and with many.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -10,14 +10,14 @@ use clawk_manifest::model::Policy;
 use clawk_policy::{Effect, Engine, PolicySubject, UsageView};
 use serde_json::{Map, Value, json};
 
-/// Decisions per round; the best round counts, since others use this machine, too.
+/// Decisions per round. The fastest round counts, because other programs use this machine, too.
 const DECISIONS: u32 = 20_000;
 const ROUNDS: u32 = 25;
 
-/// Nanoseconds of one decision that only the last of `rules` rules takes.
+/// Nanoseconds of one decision that only the last of `rules` rules matches.
 ///
 /// # Errors
-/// The rules do not compile, or decide otherwise than meant.
+/// The rules do not compile, or decide differently than expected.
 pub(crate) fn nanoseconds(rules: u32) -> Result<f64> {
     let engine = engine(rules)?;
     let tool = format!("tool-{}", rules.saturating_sub(1));
@@ -51,7 +51,7 @@ pub(crate) fn nanoseconds(rules: u32) -> Result<f64> {
     Ok(best)
 }
 
-/// Every form of rule in turn: by exact name, by glob, by category, by annotation, by what the path lies within.
+/// Builds rules of every form in turn: by exact name, by glob, by category, by annotation, by the folder of a path.
 fn engine(rules: u32) -> Result<Engine> {
     let rule = |n: u32| {
         let (scope, matched) = match n % 5 {

@@ -1,16 +1,16 @@
-//! The exact scan over vectors in memory, beside reading their bytes once.
+//! Measures the exact vector search in memory, compared with one read of the same bytes.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use clawk_recall::packed::{PackedVectors, pack};
 
-/// Scans and reads; the best of them counts.
+/// Number of searches and reads. The fastest counts.
 const ROUNDS: u32 = 15;
-/// Different vectors.
+/// Number of different vectors.
 const DIFFERENT: usize = 997;
 
-/// Milliseconds of a scan for the ten nearest of so many vectors, and of reading as many bytes.
+/// Milliseconds of a search for the ten nearest of `rows` vectors, and of one read of the same number of bytes.
 pub(crate) fn milliseconds(dimensions: usize, rows: usize) -> String {
     let mut state = 7_u64;
     let mut value = move || {

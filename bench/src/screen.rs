@@ -1,4 +1,5 @@
-//! How often the scanners are wrong: on ordinary developer text found on this machine, and on our own corpus of attacks.
+//! Measures the scanners' errors: false positives on ordinary developer text of this machine, and detections on clawk's corpus of
+//! attacks.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,21 +12,21 @@ use clawk_policy::leak::Scanner;
 use clawk_policy::testing::{DRESSES, Dice, dress, secrets, texts};
 use serde_json::Value;
 
-/// Text that is looked at, at most.
+/// Largest amount of text that is scanned, in bytes.
 const MAX_BYTES: usize = 16 << 20;
-/// Less is no sample.
+/// Smallest amount of text that makes a valid sample, in bytes.
 const MIN_BYTES: usize = 5 << 20;
-/// Findings per megabyte of ordinary text that are still bearable; more fails the run.
+/// Acceptable findings per megabyte of ordinary text. More findings fail the run.
 const MOST_PER_MEGABYTE: f64 = 1.0;
-/// Of one file.
+/// Largest part of one file that is scanned, in bytes.
 const MAX_FILE_BYTES: u64 = 256 << 10;
-/// What counts as developer text.
+/// File name extensions that count as developer text.
 const KINDS: &[&str] = &[
     "rs", "py", "md", "txt", "toml", "json", "yaml", "yml", "c", "h", "js", "ts", "html", "sh", "rst", "cfg",
     "ini", "log", "css",
 ];
 
-/// Findings per megabyte: `secrets`, `injections`. What was found is told on standard error by kind and file, never as text.
+/// Findings per megabyte, for `secrets` or `injections`. Standard error lists the findings by kind and file, never their text.
 ///
 /// # Errors
 /// The folders hold less than 5 MB of text.
@@ -36,7 +37,7 @@ pub(crate) fn per_megabyte(what: &str, folders: &[&str]) -> Result<f64> {
     }
     files.sort();
     let mut dice = Dice::new(11);
-    // A fixed shuffle: one package does not stand for all.
+    // A fixed shuffle, so that no single package dominates the sample.
     for at in (1..files.len()).rev() {
         files.swap(at, dice.below(at + 1));
     }
@@ -107,7 +108,7 @@ fn gather(folder: &Path, files: &mut Vec<PathBuf>, depth: usize) {
     }
 }
 
-/// The share of a corpus that is found, in per cent.
+/// Returns the percentage of a corpus that is detected.
 ///
 /// # Errors
 /// The corpus can't be read.

@@ -1,4 +1,4 @@
-//! A long trace to verify, and how fast this machine hashes at best.
+//! Measures the verification of a long trace, and this machine's fastest SHA-256.
 
 use std::fs::File;
 use std::io::{BufWriter, Read as _, Write as _};
@@ -54,7 +54,7 @@ fn numbered(n: u64, kind: u128) -> Uuid {
     Uuid::from_u128(0x0198_0000_0000_7000_8000_0000_0000_0000 | kind << 40 | u128::from(n))
 }
 
-/// Megabytes (10^6 bytes) a second of plain SHA-256 over a file's bytes on one core; reading is not counted.
+/// Megabytes (10^6 bytes) per second of plain SHA-256 over a file's bytes on one core. The time for reading is not counted.
 ///
 /// # Errors
 /// The file can't be read.
@@ -77,14 +77,14 @@ pub(crate) fn sha256_mb_per_second(file: &Path) -> Result<f64> {
     Ok(bytes / 1e6 / f64::max(seconds, 1e-9))
 }
 
-/// Edits of a trace that is compared with itself.
+/// Number of edits in a trace that is compared with its original.
 pub(crate) const EDITS: usize = 530;
 
-/// Seconds to read two traces and compare them: a file, and itself with 530 edits of four kinds (a duration, a digest, an event
-/// more, an event less).
+/// Seconds to read two traces and compare them: a file, and the same file with 530 edits of four kinds (a changed duration, a
+/// changed digest, an added event, a removed event).
 ///
 /// # Errors
-/// The file can't be read, or other differences are found than were made.
+/// The file can't be read, or the comparison finds other differences than these edits.
 pub(crate) fn diff_s(file: &Path) -> Result<f64> {
     let first = std::fs::read_to_string(file)?;
     let edited = file.with_extension("edited");
@@ -120,10 +120,10 @@ fn edits(first: &str) -> String {
     second
 }
 
-/// Verifies as `clawk trace verify` does; for a whole process around it.
+/// Verifies a trace as `clawk trace verify` does. The caller measures the whole process.
 ///
 /// # Errors
-/// The trace does not hold.
+/// The trace is not valid.
 pub(crate) fn verify(file: &Path) -> Result<()> {
     let report = clawk_trace::verify(std::io::BufReader::with_capacity(256 * 1024, File::open(file)?))?;
     ensure!(report.valid, "{:?}", report.fault);

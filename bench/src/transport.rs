@@ -1,5 +1,5 @@
-//! Requests by each transport, to an agent or to a bare echo of the same transport, through the same client; and connections
-//! that say nothing.
+//! Measures requests over each transport, to an agent or to a bare echo server of the same transport, with the same client; and
+//! idle connections.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ use tokio_util::task::TaskTracker;
 
 /// Requests in flight.
 const IN_FLIGHT: usize = 64;
-/// Connections that are opened at the same time.
+/// Connections that are opened concurrently.
 const OPENING: usize = 64;
 
-/// Round trips of `claw.status` one after the other (median, microseconds), then answers a second with [`IN_FLIGHT`] in flight.
-/// `echo:WHICH` is a bare echo in this process.
+/// Round trips of `claw.status` one after the other (median, microseconds), then answers per second with [`IN_FLIGHT`] in flight.
+/// The target `echo:WHICH` is a bare echo server in this process.
 pub(crate) fn measure(target: &str, requests: usize, folder: &Path) -> Result<String> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let told = runtime.block_on(async {
@@ -58,7 +58,7 @@ pub(crate) fn measure(target: &str, requests: usize, folder: &Path) -> Result<St
     told
 }
 
-/// Opens connections that have initialized and say nothing, tells so, and waits for the end of standard input.
+/// Opens connections that are initialized and then idle. Prints a line when all are open, then waits for the end of standard input.
 pub(crate) fn idle(target: &str, connections: usize) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -94,8 +94,8 @@ pub(crate) fn idle(target: &str, connections: usize) -> Result<()> {
     Ok(())
 }
 
-/// Streamed answers of `/openai/v1` one after the other: the median time from the request to the first word, microseconds. The
-/// agent's model answers at once, so this is what the agent adds.
+/// Streamed answers of `/openai/v1` one after the other: the median time from the request to the first word, in microseconds. The
+/// agent's model answers at once, so the result is the agent's own share.
 pub(crate) fn first_word(address: &str, requests: usize) -> Result<String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -124,7 +124,7 @@ pub(crate) fn first_word(address: &str, requests: usize) -> Result<String> {
                 }
             }
             took.push(began.elapsed().as_secs_f64() * 1e6);
-            // To its end, so that the next one does not wait behind it.
+            // Read the answer to its end, so that the next request does not wait for it.
             let mut rest = String::new();
             stream.read_to_string(&mut rest).await?;
         }
@@ -134,7 +134,7 @@ pub(crate) fn first_word(address: &str, requests: usize) -> Result<String> {
     })
 }
 
-/// Starts a bare echo; its URL.
+/// Starts a bare echo server. Returns its URL.
 async fn echo(which: &str, folder: &Path, tasks: &TaskTracker) -> Result<String> {
     match which {
         "unix" => {
@@ -207,7 +207,7 @@ async fn echo(which: &str, folder: &Path, tasks: &TaskTracker) -> Result<String>
     }
 }
 
-/// An answer to anything.
+/// Returns a fixed answer to any request.
 fn answer(request: &str) -> Value {
     let request: Value = serde_json::from_str(request).unwrap_or_default(); // silent-ok: answered with `null`
     json!({"jsonrpc": "2.0", "id": request.get("id"), "result": {"state": "READY", "uptime_ms": 1}})
@@ -259,11 +259,11 @@ async fn requests(stream: TcpStream) -> Result<()> {
                     text.len()
                 )
             }
-            // The stream of notices: open, and never a word.
+            // The stream of notifications: open, but without any message.
             "GET" => {
                 let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
                 stream.write_all(head.as_bytes()).await?;
-                // Longer than any measurement: the client ends it.
+                // Longer than any measurement; the client closes the connection.
                 tokio::time::sleep(Duration::from_secs(3_600)).await;
                 return Ok(());
             }

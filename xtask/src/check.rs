@@ -1,5 +1,5 @@
-//! `cargo xtask check [CRATE…]`: what to run before a commit: format, tidy, clippy and unit tests of the crates that changed and of
-//! those that depend on them. Tests of the whole program are CI's.
+//! `cargo xtask check [CRATE…]`: the checks before a commit: format, tidy, then clippy and unit tests of the changed crates and of
+//! the crates that depend on them. CI runs the tests of the whole program.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,16 +15,16 @@ use crate::tidy;
 #[derive(Debug, PartialEq)]
 struct WorkspacePackage {
     name: String,
-    /// Relative to the workspace's root.
+    /// The package's folder, relative to the workspace's root.
     folder: String,
-    /// Names of everything that it depends on, for building and for its tests.
+    /// Names of all its dependencies, including those for build scripts and tests.
     dependencies: BTreeSet<String>,
 }
 
-/// Checks the named crates, or those with changes that the main branch does not have.
+/// Checks the named crates. Without names, checks the crates that differ from the main branch.
 ///
 /// # Errors
-/// A crate is not known, or a step failed.
+/// A crate name is unknown, or a step failed.
 pub(crate) fn run(named: &[String]) -> Result<()> {
     let began = Instant::now();
     let packages = read_packages()?;
@@ -117,7 +117,8 @@ fn packages_of(metadata: &Value) -> Result<Vec<WorkspacePackage>> {
         .collect()
 }
 
-/// Files that differ from the main branch (from the last commit, on the main branch itself), with those that git does not know yet.
+/// Returns the files that differ from the main branch, including untracked files. On the main branch, compares with the last
+/// commit.
 fn changed_files() -> Result<Vec<String>> {
     let branch = output(command("git").args(["rev-parse", "--abbrev-ref", "HEAD"]))?;
     let base = if branch.trim() == "main" {
@@ -142,7 +143,7 @@ fn changed_files() -> Result<Vec<String>> {
         .collect())
 }
 
-/// The packages whose folders hold the files. The workspace's own manifest and lock file belong to every package.
+/// Returns the packages that contain the files. The workspace's manifest and lock file count for every package.
 fn changed_packages(packages: &[WorkspacePackage], files: &[String]) -> BTreeSet<String> {
     let everything = files
         .iter()
@@ -157,7 +158,7 @@ fn changed_packages(packages: &[WorkspacePackage], files: &[String]) -> BTreeSet
         .collect()
 }
 
-/// The packages by their names, with or without `clawk-` before them.
+/// Returns the packages with these names. The prefix `clawk-` may be left out.
 fn resolve_names(packages: &[WorkspacePackage], named: &[String]) -> Result<BTreeSet<String>> {
     let find = |name: &str| packages.iter().find(|package| package.name == name);
     named
@@ -174,7 +175,7 @@ fn resolve_names(packages: &[WorkspacePackage], named: &[String]) -> Result<BTre
         .collect()
 }
 
-/// The packages and all that depend on them, directly or through others.
+/// Returns the packages and all that depend on them, directly or indirectly.
 fn with_dependents(packages: &[WorkspacePackage], changed: &BTreeSet<String>) -> BTreeSet<String> {
     let mut selected = changed.clone();
     loop {

@@ -1,4 +1,4 @@
-//! What CI runs, in order. One step's failure does not hide the next one's, but for those that nothing can follow.
+//! `cargo xtask ci`: the steps of CI, in order. After a failed step the next ones still run, except if they need its result.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -8,21 +8,21 @@ use anyhow::{Context as _, Result, bail};
 use crate::run::{self, command, say};
 use crate::{parts, tidy};
 
-/// How one step went.
+/// The result of one step.
 struct Outcome {
     name: &'static str,
     ok: bool,
     took: Duration,
 }
 
-/// Tests counted over all runners.
+/// Number of passed and failed tests of all test runners.
 #[derive(Default)]
 struct Tally {
     passed: u64,
     failed: u64,
 }
 
-/// Runs every step, then prints a table and, last, `N passed, N failed`.
+/// Runs every step. Then prints a table, and as the last line `N passed, N failed`.
 #[expect(clippy::too_many_lines, reason = "the list of the steps")]
 pub(crate) fn run() -> Result<()> {
     let began = Instant::now();
@@ -63,7 +63,7 @@ pub(crate) fn run() -> Result<()> {
         ("tests", tests),
         ("doc tests", |tally| {
             counted(
-                // With the features of the build before it, whose libraries are used again.
+                // Use the features of the build before, so that its libraries are reused.
                 command("cargo").args(["test", "--workspace", "--doc", "--features", FEATURES, "--locked"]),
                 tally,
             )
@@ -84,7 +84,7 @@ pub(crate) fn run() -> Result<()> {
             say(&format!("{name}: {error:#}"));
             false
         });
-        // A step that failed without counting a failed test counts as one, so that the last line can't look clean.
+        // A step that failed without a failed test counts as one failed test, so that the last line shows the failure.
         if !ok && tally.failed == failed_before {
             tally.failed += 1;
         }
@@ -100,21 +100,21 @@ pub(crate) fn run() -> Result<()> {
     summary(&outcomes, &tally, began.elapsed())
 }
 
-/// What a build has only when asked, and CI always tests.
+/// Optional features that CI always tests.
 const FEATURES: &str =
     "clawk/wasm,clawk/vm,clawk/conformance,clawk/nats,clawk/redis,clawk/mail,clawk/postgres";
 
 type Step = fn(&mut Tally) -> Result<bool>;
 
-/// What a build from nothing, the real parts and the tests' servers take on the disk, and half as much again.
+/// Free disk space that a full build with the external parts and the test servers needs, in gigabytes, plus half.
 const NEEDED_GB: u64 = 24;
 
-/// Below this even a build that is up to date leaves the tests' servers too little: NATS gives its streams three quarters of what
-/// is free, and refuses them where that is not enough.
+/// Least free disk space for an up-to-date build, in gigabytes. NATS reserves three quarters of the free space for its streams, and
+/// refuses them if there is too little.
 const LEAST_GB: u64 = 6;
 
-/// Makes room on the target folder's disk by dropping incremental state, which grows with every change and is made again; then says
-/// what is missing here, rather than as the failure of a server's test 20 minutes later.
+/// Frees disk space in the target folder: it deletes incremental build state, which grows with every change and can be rebuilt.
+/// Then it reports missing space at once; otherwise a server's test would fail 20 minutes later.
 fn room() -> Result<()> {
     let folder = run::target()?;
     std::fs::create_dir_all(&folder)?;
@@ -139,7 +139,7 @@ fn room() -> Result<()> {
     Ok(())
 }
 
-/// Gigabytes that are free on the disk of a folder.
+/// Returns the free gigabytes on a folder's disk.
 fn free_gb(folder: &std::path::Path) -> Result<u64> {
     let out = command("df").args(["-Pk"]).arg(folder).output()?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -181,7 +181,7 @@ fn plain(command: &mut Command) -> Result<bool> {
 }
 
 fn tests(tally: &mut Tally) -> Result<bool> {
-    // nextest shows hung tests and runs each in a process of its own; the ordinary runner is good enough without it.
+    // nextest shows hanging tests and runs each test in its own process. Without it, the standard runner is sufficient.
     let mut command = command("cargo");
     if run::has("cargo", &["nextest", "--version"]) {
         command.args([
@@ -215,7 +215,7 @@ fn conformance(suite: &str, tally: &mut Tally) -> Result<bool> {
     counted(command(built("clawk")?).args(["conformance", suite]), tally)
 }
 
-/// The program compiles without optional features, and with each of them alone.
+/// Checks that the program compiles without optional features, and with each of them alone.
 fn check_features() -> Result<()> {
     let manifest = std::fs::read_to_string(run::root().join("crates/clawk/Cargo.toml"))?;
     let manifest: toml::Table = toml::from_str(&manifest).context("crates/clawk/Cargo.toml is not valid")?;
@@ -227,7 +227,7 @@ fn check_features() -> Result<()> {
     Ok(())
 }
 
-/// A program that the `build` step made.
+/// Returns the path of a program that the `build` step made.
 fn built(name: &str) -> Result<std::path::PathBuf> {
     Ok(run::target()?.join("debug").join(name))
 }
@@ -245,9 +245,9 @@ fn counted(command: &mut Command, tally: &mut Tally) -> Result<bool> {
     Ok(ok)
 }
 
-/// Passed and failed tests, if this is a runner's line of counts: the ordinary one's `test result: ok. 3 passed; 0 failed; …`,
-/// nextest's `Summary [ 1.2s] 5 tests run: 4 passed, 1 failed, 0 skipped`, or our own `clawk 0.1.0: 30 of 31 passed, 1 failed, …`.
-/// What a failed test printed is told again by nextest, indented: not counted twice.
+/// Parses a test runner's summary line and returns passed and failed tests. Known runners: the standard one (`test result: ok. 3
+/// passed; 0 failed; …`), nextest (`Summary [ 1.2s] 5 tests run: 4 passed, 1 failed, 0 skipped`), and clawk's own (`clawk 0.1.0: 30
+/// of 31 passed, 1 failed, …`). nextest repeats a failed test's output with an indent; such lines are not counted again.
 fn counts(line: &str) -> Option<(u64, u64)> {
     let words = if let Some(rest) = line.strip_prefix("test result:") {
         rest.split_once('.').map_or(rest, |(_, counts)| counts)

@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: builds the program that is shipped, with its profile and its features.
+//! `cargo xtask dist`: builds the shipped program with its profile and its features.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,16 +8,16 @@ use serde_json::Value;
 
 use crate::run::{command, output, say};
 
-/// The profile of the shipped program, in the root's `Cargo.toml`.
+/// The cargo profile of the shipped program, defined in the root's `Cargo.toml`.
 pub(crate) const PROFILE: &str = "dist";
 
-/// Features of the shipped program. CI turns them on, too, and `wasm` besides.
+/// Features of the shipped program. CI also enables them, and `wasm`.
 const FEATURES: &str = "clawk/vm,clawk/conformance,clawk/nats,clawk/redis,clawk/mail,clawk/postgres";
 
-/// Builds the shipped program and prints where it is and how large.
+/// Builds the shipped program. Prints its path and size.
 ///
 /// # Errors
-/// Words other than `--features LIST`; the build failed.
+/// An argument is not `--features LIST`, or the build failed.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let more = match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [] => String::new(),
@@ -30,7 +30,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Builds a program with the features of the shipped one and returns its path. [`PROFILE`] makes it the shipped one.
+/// Builds the program with the shipped features and returns its path. The profile [`PROFILE`] makes it the shipped program.
 ///
 /// # Errors
 /// The build failed.
@@ -47,7 +47,7 @@ fn built(profile: &str, features: &str) -> Result<PathBuf> {
     program.context("cargo built no `clawk`")
 }
 
-/// Runs `cargo build` with these words and returns every program that it built or found built.
+/// Runs `cargo build` with these arguments. Returns the paths of all programs, newly built or up to date.
 ///
 /// # Errors
 /// The build failed.

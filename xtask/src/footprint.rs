@@ -1,5 +1,5 @@
-//! `cargo xtask footprint`: the size of the release program and the number of its dependencies, against committed numbers. CI checks
-//! the dependencies only: a release build takes 7 minutes more, and tests nothing that the other steps do not.
+//! `cargo xtask footprint`: compares the release program's size and number of dependencies with committed numbers. CI checks only
+//! the dependencies, because a release build takes 7 more minutes and tests nothing new.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,16 +10,16 @@ use anyhow::{Context, Result, bail};
 use crate::dist;
 use crate::run::{command, output, root, say};
 
-/// The committed numbers. A commit that raises one says why, in the row's `why`.
+/// The committed numbers. A commit that raises a number explains it in the row's `why`.
 const TABLE: &str = "xtask/footprint.toml";
 
-/// A number may grow by this share before the check fails, percent.
+/// Allowed growth of a number before the check fails, in percent.
 const SLACK_PERCENT: u64 = 5;
 
-/// Builds the release program and compares.
+/// Builds the release program and compares both numbers.
 ///
 /// # Errors
-/// The build failed, the table is wrong, or a number has grown by more than 5 %.
+/// The build failed, the table is wrong, or a number grew by more than 5 %.
 pub(crate) fn run() -> Result<()> {
     let program = program()?;
     names_what_it_lacks(&program)?;
@@ -30,7 +30,7 @@ pub(crate) fn run() -> Result<()> {
 /// Compares the number of dependencies.
 ///
 /// # Errors
-/// `cargo tree` failed, the table is wrong, or a number has grown by more than 5 %.
+/// `cargo tree` failed, the table is wrong, or the number grew by more than 5 %.
 pub(crate) fn dependencies() -> Result<()> {
     compare(&[
         ("dependencies", count_dependencies("")?),
@@ -41,7 +41,7 @@ pub(crate) fn dependencies() -> Result<()> {
     ])
 }
 
-/// The release program has no optional feature. A verb that it leaves out names its feature.
+/// Checks that the release program has no optional feature, and that a command that needs one names the missing feature.
 fn names_what_it_lacks(program: &Path) -> Result<()> {
     let told = command(program).args(["conformance", "ckp"]).output()?;
     let error = String::from_utf8_lossy(&told.stderr);
@@ -69,7 +69,7 @@ fn compare(measured: &[(&str, u64)]) -> Result<()> {
     Ok(())
 }
 
-/// Builds the release program without features, where it is not built yet, and returns its path.
+/// Returns the path of the release program without features. Builds it if needed.
 ///
 /// # Errors
 /// The build failed.
@@ -80,7 +80,7 @@ fn program() -> Result<PathBuf> {
         .context("cargo built no `clawk`")
 }
 
-/// Packages in the program, our own crates not counted.
+/// Counts the packages in the program, without clawk's own crates.
 fn count_dependencies(features: &str) -> Result<u64> {
     let mut cargo = command("cargo");
     cargo.args(["tree", "--locked", "--package", "clawk", "--edges", "normal"]);

@@ -1,11 +1,11 @@
-//! Every package that the lock file names is under a licence that lets us ship it.
+//! Checks that every package in the lock file has a licence that allows clawk to ship it.
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use crate::run::{command, output, say};
 
-/// Licences that ask for no more than their text and the authors' names.
+/// Allowed licences. They require only that their text and the authors' names are included.
 const ALLOWED: &[&str] = &[
     "0BSD",
     "Apache-2.0",
@@ -28,7 +28,7 @@ const ALLOWED: &[&str] = &[
 /// Compares the licences of all packages with [`ALLOWED`].
 ///
 /// # Errors
-/// `cargo metadata` failed, or a package has another licence; all such packages are named.
+/// `cargo metadata` failed, or packages have other licences. The error names all of them.
 pub(crate) fn check() -> Result<()> {
     let mut cargo = command("cargo");
     let text = output(cargo.args(["metadata", "--format-version", "1", "--locked", "--all-features"]))?;
@@ -58,10 +58,10 @@ fn find_faults(packages: &[Value]) -> Vec<String> {
         .collect()
 }
 
-/// Whether an SPDX expression can be met with [`ALLOWED`] alone. Older packages write `/` for `OR`.
+/// Returns whether the licences in [`ALLOWED`] satisfy an SPDX expression. Older packages write `/` for `OR`.
 fn is_allowed(expression: &str) -> bool {
     let alternatives = expression.replace('/', " OR ").replace(['(', ')'], " ");
-    // `A OR (B AND C)` is read as `(A OR B) AND C`: stricter than it says, never laxer with one pair of parentheses.
+    // `A OR (B AND C)` is read as `(A OR B) AND C`. With one pair of parentheses this reading is stricter, never more permissive.
     let parts: Vec<&str> = alternatives.split(" AND ").map(str::trim).collect();
     parts.iter().all(|part| {
         part.split(" OR ")

@@ -1,9 +1,7 @@
-//! The project's own chores: `cargo xtask check | tidy | docs | screens | ci | parts | dist | footprint | sim | soak | bench`.
+//! The project's own tasks: `cargo xtask check | tidy | docs | screens | ci | parts | dist | footprint | sim | soak | bench`.
 //!
-//! *Owns:* checks of the tree that no compiler makes, and the order of CI.
-//! *Depends on:* nothing of ours; it runs tools.
-//! *Must not know:* what the product does.
-//! *Start reading at:* [`ci`], then [`tidy`].
+//! *Owns:* checks of the source tree that the compiler does not make, and the order of CI. *Depends on:* no crate of clawk; it runs
+//! tools. *Must not know:* what the product does. *Start reading at:* [`ci`], then [`tidy`].
 
 mod bench;
 mod check;

@@ -1,5 +1,5 @@
-//! Real parts that tests run against: MCP servers and a small language model, installed by `tests/parts/install.sh` into a
-//! cache folder. Tests find it through [`VARIABLE`].
+//! Real components for tests: MCP servers and a small language model. `tests/parts/install.sh` installs them into a cache folder.
+//! Tests find the folder through [`VARIABLE`].
 
 use std::path::PathBuf;
 
@@ -7,10 +7,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::run::{command, env, has, must};
 
-/// Names the folder for tests.
+/// Environment variable with the folder's path, for tests.
 pub(crate) const VARIABLE: &str = "CLAWK_PARTS";
 
-/// Where the parts are, or will be.
+/// Returns the folder of the components, which may not exist yet.
 pub(crate) fn dir() -> Result<PathBuf> {
     if let Some(dir) = env(VARIABLE) {
         return Ok(dir.into());
@@ -22,7 +22,7 @@ pub(crate) fn dir() -> Result<PathBuf> {
     Ok(cache.join("clawk-ci").join("parts"))
 }
 
-/// Debian packages for building and for the tests, only those whose program is missing.
+/// Installs the Debian packages for the build and the tests whose program is missing.
 pub(crate) fn system() -> Result<()> {
     let wanted: &[(&str, &[&str], &[&str])] = &[
         ("cc", &["--version"], &["build-essential"]),
@@ -79,7 +79,7 @@ pub(crate) fn system() -> Result<()> {
     Ok(())
 }
 
-/// Installs what is not there yet and returns the folder.
+/// Installs the missing components and returns the folder.
 pub(crate) fn install() -> Result<PathBuf> {
     let dir = dir()?;
     must(command("tests/parts/install.sh").env(VARIABLE, &dir))?;

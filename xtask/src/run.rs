@@ -1,4 +1,4 @@
-//! Running tools and talking to the terminal.
+//! Runs tools and prints to the terminal.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -8,8 +8,8 @@ use std::sync::mpsc;
 
 use anyhow::{Context, Result, bail};
 
-/// The workspace's root, as cargo names it at run time: with a target folder that several checkouts share, what was compiled
-/// in may be another's.
+/// Returns the workspace's root as cargo reports it at run time. A path compiled into the program may belong to another checkout
+/// that shares the target folder.
 pub(crate) fn root() -> PathBuf {
     let here = env("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").to_owned());
     let here = Path::new(&here);
@@ -18,11 +18,11 @@ pub(crate) fn root() -> PathBuf {
 
 /// Prints a line on standard output.
 pub(crate) fn say(line: &str) {
-    // silent-ok: a closed standard output leaves nobody to tell.
+    // silent-ok: with a closed standard output there is no reader
     let _ = writeln!(io::stdout(), "{}", line.trim_end());
 }
 
-/// A command in the workspace's root.
+/// Makes a command that runs in the workspace's root.
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     #[expect(clippy::disallowed_methods, reason = "xtask runs the developer's own tools")]
     let mut command = Command::new(program);
@@ -30,14 +30,14 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// An environment variable, unless empty.
+/// Returns an environment variable, or `None` if it is unset or empty.
 pub(crate) fn env(name: &str) -> Option<String> {
     #[expect(clippy::disallowed_methods, reason = "xtask is no part of the product")]
     let value = std::env::var(name).ok(); // silent-ok: not UTF-8 counts as unset
     value.filter(|value| !value.is_empty())
 }
 
-/// Whether a program can be run at all: `NAME --version` (or another harmless argument).
+/// Returns whether a program can be run: `NAME --version`, or another harmless argument.
 pub(crate) fn has(program: &str, harmless: &[&str]) -> bool {
     command(program)
         .args(harmless)
@@ -47,7 +47,10 @@ pub(crate) fn has(program: &str, harmless: &[&str]) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Runs to the end, output shown; fails when the program fails.
+/// Runs a command to its end and shows its output.
+///
+/// # Errors
+/// The command can't be started, or fails.
 pub(crate) fn must(command: &mut Command) -> Result<()> {
     let text = describe(command);
     let status = command.status().with_context(|| format!("can't run `{text}`"))?;
@@ -57,7 +60,7 @@ pub(crate) fn must(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The folder that cargo builds into.
+/// Returns cargo's target folder.
 pub(crate) fn target() -> Result<PathBuf> {
     let mut cargo = command("cargo");
     let text = output(cargo.args(["metadata", "--no-deps", "--format-version", "1", "--locked"]))?;
@@ -70,7 +73,10 @@ pub(crate) fn target() -> Result<PathBuf> {
     ))
 }
 
-/// Standard output of a program that must succeed.
+/// Returns the standard output of a command.
+///
+/// # Errors
+/// The command can't be started, or fails.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let text = describe(command);
     let output = command
@@ -83,7 +89,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("`{text}` printed something that is not UTF-8"))
 }
 
-/// Runs to the end, shows every line as it comes and hands it to `look`; true when the program succeeded.
+/// Runs a command to its end. Shows each line as it arrives and passes it to `look`. Returns whether the command succeeded.
 pub(crate) fn watched(command: &mut Command, mut look: impl FnMut(&str)) -> Result<bool> {
     let text = describe(command);
     let mut child = command

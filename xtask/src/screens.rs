@@ -1,6 +1,7 @@
 //! `cargo xtask screens`: draws the pictures of terminals in `docs/screens`.
 //!
-//! The test `screens` starts the program on a terminal, draws what it shows, and writes it; without this chore it compares.
+//! The test `screens` starts the program in a terminal and draws its output. Under this task it writes the pictures; otherwise it
+//! compares them.
 
 use anyhow::Result;
 
@@ -9,7 +10,7 @@ use crate::run::{command, must};
 /// Writes every picture.
 ///
 /// # Errors
-/// The program does not build, or it does not show what a picture needs.
+/// The build failed, or the program's output lacks something that a picture needs.
 pub(crate) fn run() -> Result<()> {
     must(
         command("cargo")

@@ -1,4 +1,4 @@
-//! `cargo xtask sim`: the deterministic simulation, each seed twice.
+//! `cargo xtask sim`: runs the deterministic simulation, each seed twice.
 
 use std::time::SystemTime;
 
@@ -7,13 +7,14 @@ use anyhow::{Context as _, Result, bail};
 use crate::run;
 use crate::soak::{number, only};
 
-/// Seeds between two runs that begin a second apart: `--hours` never plays what another such run has played.
+/// Number of seeds between the first seeds of runs that start one second apart. It keeps `--hours` from repeating seeds of an
+/// earlier run.
 const APART: u64 = 10_000;
 
-/// Plays so many seeds, or for so many hours. How far it is is said once a minute, the sums at the end.
+/// Runs the given number of seeds, or runs for the given hours. Prints the progress once a minute and the totals at the end.
 ///
 /// # Errors
-/// A seed broke something, or was not the same twice: the message names it.
+/// A seed broke an invariant, or its two runs differ. The message names the seed.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     only(args, &["--seeds", "--hours", "--from"])?;
     let hours = hours(args)?;
@@ -23,7 +24,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         Some(hours) => {
             command.args(["--hours", &hours.to_string()]);
             let from = number(args, "--from", unplayed()?)?;
-            // Without a number of seeds, the time alone is the limit.
+            // Without a number of seeds, only the time limits the run.
             let seeds = number(args, "--seeds", u64::MAX)?;
             command.args(["--seeds", &seeds.to_string()]);
             from
@@ -38,7 +39,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     run::must(&mut command)
 }
 
-/// The hours that are wanted; a part of an hour is a number too.
+/// Returns the number of hours, which may be a fraction.
 fn hours(args: &[String]) -> Result<Option<f64>> {
     let Some(at) = args.iter().position(|arg| arg == "--hours") else {
         return Ok(None);
@@ -49,7 +50,7 @@ fn hours(args: &[String]) -> Result<Option<f64>> {
     }
 }
 
-/// A first seed that no run before has played.
+/// Returns a first seed that no earlier run has used.
 #[expect(
     clippy::disallowed_methods,
     reason = "a chore asks for the time; the seeds that it gives are printed"

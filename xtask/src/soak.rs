@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: what CI runs in a small form or not at all, as long and as large as it takes.
+//! `cargo xtask soak`: long and large tests. CI runs a smaller form of them, or none.
 
 mod channels;
 mod doors;
@@ -10,10 +10,10 @@ mod tests;
 
 use anyhow::{Result, bail};
 
-/// Runs the part that is named with its further words, all parts without a name.
+/// Runs the named test with its arguments; without a name, all of them.
 ///
 /// # Errors
-/// The words are wrong, or what must hold did not.
+/// The arguments are wrong, or a test failed.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     match args.split_first() {
         None => {
@@ -34,10 +34,10 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     }
 }
 
-/// Nothing but these words, each with its value: a word that is misspelt would start hours of something else.
+/// Checks that all arguments are known words with a value, because a misspelt word would start hours of the wrong test.
 ///
 /// # Errors
-/// There is another word.
+/// An argument is unknown.
 pub(crate) fn only(args: &[String], words: &[&str]) -> Result<()> {
     for (at, arg) in args.iter().enumerate() {
         if at % 2 == 0 && !words.contains(&arg.as_str()) {
@@ -47,10 +47,10 @@ pub(crate) fn only(args: &[String], words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The number after a word; else the usual one.
+/// Returns the number after an argument `name`, or `usual` without it.
 ///
 /// # Errors
-/// It is no number.
+/// The value is not a number.
 pub(crate) fn number(args: &[String], name: &str, usual: u64) -> Result<u64> {
     let Some(at) = args.iter().position(|arg| arg == name) else {
         return Ok(usual);

@@ -1,4 +1,4 @@
-//! One conversation with an agent: lines out, lines in, and a record of both.
+//! One connection to an agent: sends and receives lines, and records both.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -13,43 +13,43 @@ use clawk_secrets::Secret;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-/// A line longer than this is a fault of the agent.
+/// Longest line of an agent, in bytes. A longer one is a fault.
 const LONGEST_LINE: u64 = 8 * 1024 * 1024;
-/// So much of standard error is kept for reports.
+/// Amount of standard error that is kept for reports, in bytes.
 const KEPT_STDERR: usize = 4096;
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// One line of the record: `>` sent, `<` received.
+/// The record's lines: `>` sent, `<` received.
 pub(super) type ConversationRecord = Vec<String>;
 
-/// An open conversation. Dropping it ends the agent.
+/// An open connection. Dropping it ends the agent.
 pub(super) struct AgentConnection {
     writer: Option<Box<dyn Write + Send>>,
     lines: Receiver<Vec<u8>>,
-    /// Received, and nobody's yet.
+    /// Received messages that no step has claimed.
     unclaimed: Vec<Value>,
     record: ConversationRecord,
     child: Option<Child>,
-    /// Carries the messages of an agent that is reached by a URL.
+    /// The thread that transports messages of an agent at a URL.
     carrier: Option<thread::JoinHandle<()>>,
-    /// How long the agent may take to end once its input has.
+    /// Time limit for the agent's exit after its input has ended.
     pub(super) farewell: Duration,
     stderr: Arc<Mutex<Vec<u8>>>,
 }
 
-/// What can go wrong while waiting.
+/// Why no message was received.
 #[derive(Debug)]
 pub(super) enum ReceiveFailure {
-    /// Nothing fitting came in time.
+    /// No matching message arrived in time.
     Deadline,
     /// The agent closed its output.
     Gone,
-    /// It said something that is no message of the protocol.
+    /// The agent sent a line that is not a protocol message.
     Noise(String),
 }
 
 impl AgentConnection {
-    /// Starts `command` and talks to its standard streams.
+    /// Starts `command` and uses its standard streams.
     pub(super) fn start(mut command: Command) -> Result<Self> {
         command
             .stdin(Stdio::piped())
@@ -71,7 +71,7 @@ impl AgentConnection {
         Ok(connection)
     }
 
-    /// Connects to an agent that is served; a queue knows us by a name that nobody else has.
+    /// Connects to a served agent. For a queue it uses a unique client name.
     pub(super) fn remote(target: AgentAddress, token: Option<Secret>) -> Result<Self> {
         let (sender, lines) = sync_channel(1024);
         let (to, out) = mpsc::channel(1024);
@@ -87,7 +87,7 @@ impl AgentConnection {
         Ok(connection)
     }
 
-    /// Talks over any pair of streams.
+    /// Uses any pair of streams.
     pub(super) fn over(writer: impl Write + Send + 'static, reader: impl Read + Send + 'static) -> Self {
         let (sender, lines) = sync_channel(1024);
         thread::spawn(move || read_lines(reader, &sender));
@@ -103,7 +103,7 @@ impl AgentConnection {
         }
     }
 
-    /// Sends one line. An agent that has gone shows when its answer is waited for.
+    /// Sends one line. If the agent is gone, that is noticed when its answer is awaited.
     pub(super) fn send(&mut self, line: &str) {
         self.record.push(format!("> {line}"));
         if let Some(writer) = &mut self.writer
@@ -116,7 +116,7 @@ impl AgentConnection {
         }
     }
 
-    /// The first message for which `wanted` holds; others are kept for later.
+    /// Waits for the first message that `wanted` accepts. Other messages are kept for later.
     pub(super) fn wait(
         &mut self,
         until: Instant,
@@ -142,12 +142,12 @@ impl AgentConnection {
         }
     }
 
-    /// A response that nobody waited for.
+    /// Returns a response that no step waited for.
     pub(super) fn stray_response(&self) -> Option<&Value> {
         self.unclaimed.iter().find(|message| is_response(message))
     }
 
-    /// What was sent and received so far, and the end of standard error.
+    /// Returns what was sent and received so far, and the end of standard error.
     pub(super) fn record(&self) -> ConversationRecord {
         let mut record = self.record.clone();
         let stderr = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
@@ -158,11 +158,11 @@ impl AgentConnection {
 }
 
 impl Drop for AgentConnection {
-    /// End of input is an orderly shutdown (R4); who does not take the hint is killed, so that its state is free.
+    /// Ends the input, which requests a normal shutdown (R4). An agent that does not exit is killed, so that its state is released.
     fn drop(&mut self) {
         self.writer = None;
         if let Some(carrier) = self.carrier.take() {
-            // It says good-bye, within its own deadline, before the next one comes.
+            // The carrier disconnects within its own deadline before the next connection opens.
             let _ended = carrier.join(); // silent-ok: a panic in there was told by itself
         }
         let Some(child) = &mut self.child else { return };
@@ -173,13 +173,13 @@ impl Drop for AgentConnection {
             }
             thread::sleep(Duration::from_millis(5));
         }
-        // silent-ok: it ended in this very moment, which is what was wanted.
+        // silent-ok: the process just exited by itself
         let _ = child.kill();
         let _ = child.wait();
     }
 }
 
-/// Lines as messages of a wire.
+/// Writes lines as messages of a transport.
 struct WireLineWriter {
     to: mpsc::Sender<String>,
     line: Vec<u8>,
@@ -199,7 +199,7 @@ impl Write for WireLineWriter {
     }
 }
 
-/// Carries messages both ways until one side ends.
+/// Transports messages in both directions until one side ends.
 async fn carry(
     target: AgentAddress,
     token: Option<Secret>,
@@ -211,12 +211,12 @@ async fn carry(
     let mut wire = match OpenTransport::open(&target, &name, token.as_ref()).await {
         Ok(wire) => wire,
         Err(error) => {
-            // silent-ok: whoever asked has given up
+            // silent-ok: the caller no longer waits
             let _told = tell.send(Err(error));
             return;
         }
     };
-    // silent-ok: as above
+    // silent-ok: the caller no longer waits
     let _told = tell.send(Ok(()));
     loop {
         tokio::select! {
@@ -240,7 +240,7 @@ async fn carry(
     }
 }
 
-/// A message with an id and no method.
+/// Returns whether the message has an id and no method.
 pub(super) fn is_response(message: &Value) -> bool {
     message.get("id").is_some() && message.get("method").is_none()
 }
@@ -272,7 +272,8 @@ fn keep_tail(mut reader: impl Read, kept: &Mutex<Vec<u8>>) {
     }
 }
 
-/// Every line of an agent must be one JSON-RPC 2.0 message: a response with one of `result` and `error`, or one with a method.
+/// Parses a line of an agent. It must be one JSON-RPC 2.0 message: a response with either `result` or `error`, or a message with a
+/// method.
 fn read_message(text: &str) -> Result<Value, String> {
     let shown: String = text.chars().take(200).collect();
     let message: Value =

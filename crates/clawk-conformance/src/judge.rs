@@ -1,4 +1,4 @@
-//! Whether an agent takes the manifests that it must take, and refuses the others for the right reason.
+//! Checks that an agent accepts valid manifests and refuses invalid ones for the right reason.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use super::play::{AgentName, CALLER, VectorFailure, agent_name, expect, initiali
 use super::target::{CkpTarget, ValidationJudgement};
 use super::vector::{ManifestCase, Vector};
 
-/// On the wire; with clawk itself by `clawk validate`, too.
+/// Tests a manifest over the wire; for clawk itself also with `clawk validate`.
 pub(super) fn judge(
     case: &ManifestCase,
     vector: &Vector,
@@ -53,7 +53,7 @@ fn on_the_wire(
     verdict.map_err(|it| it.with(connection))
 }
 
-/// clawk must refuse for the right reason, and say so in `data` (R3).
+/// Checks that clawk refuses for the right reason and reports it in `data` (R3).
 fn blamed(case: &ManifestCase, target: &CkpTarget, answer: &Value) -> Result<(), VectorFailure> {
     let data = answer.pointer("/error/data").unwrap_or(&Value::Null).to_string();
     match case
@@ -97,7 +97,7 @@ fn locally(
     }
 }
 
-/// A Claw as it is; another primitive inside the smallest Claw that can hold it.
+/// Returns a Claw unchanged. Wraps another primitive in the smallest Claw that can hold it.
 fn as_claw(document: &Value) -> Value {
     let mut claw = smallest_claw();
     let kind = document.get("kind").and_then(Value::as_str).unwrap_or_default();
@@ -114,7 +114,7 @@ fn as_claw(document: &Value) -> Value {
     claw
 }
 
-/// A manifest that any agent must take.
+/// Returns a manifest that every agent must accept.
 pub(super) fn smallest_claw() -> Value {
     json!({
         "claw": "0.2.0", "kind": "Claw", "metadata": { "name": CALLER },

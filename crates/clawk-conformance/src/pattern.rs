@@ -1,4 +1,5 @@
-//! What an answer must look like. An object asks for its members and tolerates others; `$`-members are tests.
+//! The pattern that an answer must match. An object must have the pattern's members and may have others; members with `$` are
+//! tests.
 //!
 //! | test | holds for |
 //! |---|---|
@@ -13,15 +14,15 @@
 
 use serde_json::{Map, Value};
 
-/// Why a value does not fit: where, and what was wanted there.
+/// A mismatch: the place, and the expected value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PatternMismatch {
-    /// JSON pointer.
+    /// JSON pointer to the place.
     pub(super) at: String,
     pub(super) wanted: String,
 }
 
-/// Checks `found` against `pattern`.
+/// Checks that `found` matches `pattern`.
 pub(super) fn fits(pattern: &Value, found: &Value) -> Result<(), PatternMismatch> {
     check(pattern, Some(found), &Map::new(), "")
 }
@@ -59,7 +60,7 @@ fn check(
     }
 }
 
-/// `None`: there is no such test.
+/// Runs a `$` test; `None`: there is no such test.
 fn test(
     name: &str,
     by: &Value,
@@ -97,7 +98,7 @@ fn test(
     })
 }
 
-/// `2026-02-22T10:32:00Z`, with any fraction of a second; `+00:00` is UTC, too.
+/// Returns whether the text is a time like `2026-02-22T10:32:00Z`, with an optional fraction. `+00:00` is UTC, too.
 fn is_utc(text: &str) -> bool {
     let Some(rest) = text.strip_suffix('Z').or_else(|| text.strip_suffix("+00:00")) else {
         return false;

@@ -1,4 +1,4 @@
-//! Playing one vector's steps and judging what comes back.
+//! Runs the steps of one vector and judges the answers.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -14,17 +14,17 @@ use super::pattern::{PatternMismatch, fits};
 use super::target::CkpTarget;
 use super::vector::{ExpectedAnswer, LiteralTrue, Vector, VectorStep, each_string};
 
-/// The name that the vectors' calls carry as the caller's identity; the agent's own takes its place.
+/// The caller's identity in the vectors' calls. It is replaced by the agent's own.
 pub(super) const CALLER: &str = "standard-agent";
-/// After an answer that must not come, so long is listened for one that comes late.
+/// Additional time in which a forbidden answer may still arrive.
 const LINGER: Duration = Duration::from_millis(100);
-/// After the last step, so long is listened for responses that nobody asked for.
+/// Additional time after the last step in which unrequested responses may arrive.
 const ENCORE: Duration = Duration::from_millis(30);
-/// A report shows at most so many lines of a conversation, and so many characters of each.
+/// Largest number of a connection's lines in a report, and largest number of characters per line.
 const SHOWN_LINES: usize = 40;
 const SHOWN_CHARS: usize = 2000;
 
-/// How an agent calls itself in `claw.initialize`.
+/// The agent's name and version in `claw.initialize`.
 #[derive(Debug, Clone)]
 pub(super) struct AgentName {
     pub(super) name: String,
@@ -59,7 +59,7 @@ impl VectorFailure {
     }
 }
 
-/// Plays the vector against the target. `agent` is told the agent's name once it is known.
+/// Runs the vector against the target. `agent` receives the agent's name once it is known.
 pub(super) fn play(
     vector: &Vector,
     target: &CkpTarget,
@@ -110,12 +110,12 @@ fn play_steps(
     verdict.map_err(|it: VectorFailure| it.with(connection))
 }
 
-/// What is known while a vector's steps are played.
+/// The values known while a vector's steps run.
 struct Table {
     until: Instant,
     start: Instant,
     caller: String,
-    /// Ids as the vector has them, and as they are sent: an agent that remembers answers must not know them.
+    /// Maps the vector's ids to the ids that are sent. New ids are used, because an agent may remember answers by id.
     fresh: HashMap<String, String>,
 }
 
@@ -186,7 +186,7 @@ impl Table {
         }
     }
 
-    /// A request behind the notification is answered, and nothing else is.
+    /// Checks that a notification gets no answer: only the request after it may be answered.
     fn unanswered(connection: &mut AgentConnection, until: Instant) -> Result<(), VectorFailure> {
         connection.send(&probe());
         wait(connection, until, is_probe)
@@ -201,7 +201,7 @@ impl Table {
         }
     }
 
-    /// Asked for its state, the agent says that it stops, refuses, or has gone.
+    /// Asks for the agent's state. It must be stopping, refuse, or be gone.
     fn stopped(connection: &mut AgentConnection, until: Instant) -> Result<(), VectorFailure> {
         connection.send(&probe());
         match connection.wait(until, is_probe) {
@@ -215,7 +215,7 @@ impl Table {
         }
     }
 
-    /// The message with the caller's name and ids that nobody has used.
+    /// Returns the message with the agent's identity and with new ids.
     fn own_words(&mut self, message: &Value) -> Value {
         let mut message = message.clone();
         each_string(&mut message, &mut |text| {
@@ -314,7 +314,7 @@ fn is_uuid(text: &str) -> bool {
         })
 }
 
-/// A version 4 UUID from the seeds that the standard library's hash maps get. Unpredictable enough not to collide.
+/// Makes a version 4 UUID from the seeds of the standard library's hash maps. They are random enough to avoid collisions.
 fn random_uuid() -> String {
     let word = || RandomState::new().build_hasher().finish();
     let (high, low) = (word(), word());

@@ -1,4 +1,4 @@
-//! What came out, for people and for machines.
+//! The test report, for people and for programs.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub struct CkpReport {
     named: bool,
 }
 
-/// One vector's result.
+/// The result of one vector.
 #[derive(Debug, Serialize)]
 pub struct VectorResult {
     /// The vector's id.
@@ -64,7 +64,7 @@ impl VectorResult {
 }
 
 impl CkpReport {
-    /// With a version the name is settled; else the agent's own will take its place.
+    /// Makes a report. With a version the name is final; otherwise the agent's own name replaces it.
     pub(super) const fn new(implementation: String, version: Option<String>, level: u8) -> Self {
         Self {
             named: version.is_some(),
@@ -78,7 +78,7 @@ impl CkpReport {
         }
     }
 
-    /// The first name that the agent gives itself stands.
+    /// Sets the name to the first one that the agent gives.
     pub(super) fn name_agent(&mut self, agent: Option<AgentName>) {
         if let Some(AgentName { name, version }) = agent.filter(|_| !self.named) {
             (self.implementation, self.version, self.named) = (name, Some(version), true);

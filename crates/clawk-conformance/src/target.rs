@@ -1,4 +1,4 @@
-//! Who is being tested, and how it is started.
+//! The agent under test, and how it is started.
 
 use std::fmt;
 use std::fs;
@@ -15,26 +15,26 @@ use tempfile::TempDir;
 
 use super::connection::AgentConnection;
 
-/// How long a helper command (`clawk validate`, the spending turn) may take.
+/// Time limit for a helper command (`clawk validate`, the turn that spends tokens).
 const HELPER_DEADLINE: Duration = Duration::from_secs(20);
 
 /// An agent under test.
 pub enum CkpTarget {
     /// clawk itself: each vector gets the set-up that it describes.
     Own {
-        /// The program.
+        /// Path of the program.
         program: PathBuf,
     },
-    /// Any other agent; the command goes through `sh -c`, once for each vector.
+    /// Another agent. Its command runs with `sh -c`, once for each vector.
     Command(String),
-    /// An agent that is served at a URL; connected to once for each vector.
+    /// An agent served at a URL, with one connection for each vector.
     Remote {
-        /// Where.
+        /// Its address.
         target: clawk_client::AgentAddress,
-        /// The token, where it wants one.
+        /// Its token, if it requires one.
         token: Option<Secret>,
     },
-    /// An agent inside a test.
+    /// An agent inside a unit test.
     #[cfg(test)]
     Thread(std::sync::Arc<super::tests::fixture::Serve>),
 }
@@ -47,12 +47,12 @@ impl fmt::Debug for CkpTarget {
 
 /// A conversation with what it needs on disk.
 pub(super) struct CkpSession {
-    // Dropped in this order: the agent ends before its files vanish.
+    // Fields are dropped in this order, so the agent ends before its files are deleted.
     pub(super) connection: AgentConnection,
     _dir: Option<TempDir>,
 }
 
-/// What `clawk validate --format json` says.
+/// The output of `clawk validate --format json`.
 pub(super) struct ValidationJudgement {
     pub(super) valid: bool,
     /// `level-1` and so on; empty for a single primitive.
@@ -61,12 +61,12 @@ pub(super) struct ValidationJudgement {
     pub(super) errors: String,
 }
 
-/// A set-up: the manifest that clawk serves, and what lies beside it.
+/// A setup: the manifest that clawk serves, and the files beside it.
 struct VectorSetup {
     name: &'static str,
-    /// None: the manifest comes on the wire.
+    /// The served manifest; `None`: the client sends it.
     manifest: Option<&'static str>,
-    /// A turn runs before, to spend tokens.
+    /// A turn runs before the vector, to spend tokens.
     spend: bool,
 }
 
@@ -106,12 +106,12 @@ const SCRIPT: &str = include_str!("../../../vectors/ckp/setups/model.yaml");
 const SECRETS: [&str; 3] = ["API_KEY", "LOCAL_CLI_TOKEN", "ANTHROPIC_KEY"];
 
 impl CkpTarget {
-    /// The set-ups are ours to write, and the vectors apply to the letter.
+    /// Returns whether the target is clawk, so that the setups can be chosen and the vectors apply exactly.
     pub(super) const fn is_own(&self) -> bool {
         matches!(self, Self::Own { .. })
     }
 
-    /// What the report says until the agent has named itself.
+    /// Returns the name for the report until the agent gives its own.
     pub(super) fn name(&self) -> String {
         match self {
             Self::Own { .. } => "clawk".to_owned(),
@@ -122,12 +122,12 @@ impl CkpTarget {
         }
     }
 
-    /// Known beforehand for clawk itself only.
+    /// Returns the version; it is known in advance only for clawk itself.
     pub(super) fn version(&self) -> Option<String> {
         self.is_own().then(|| env!("CARGO_PKG_VERSION").to_owned())
     }
 
-    /// How long a vector may take.
+    /// Returns the time limit for a vector.
     pub(super) fn patience(&self, deadline_ms: u64) -> Duration {
         match self {
             Self::Own { .. } | Self::Command(_) | Self::Remote { .. } => Duration::from_millis(deadline_ms),
@@ -136,7 +136,7 @@ impl CkpTarget {
         }
     }
 
-    /// Starts the agent in a set-up.
+    /// Starts the agent in a setup.
     pub(super) fn connect(&self, setup: &str) -> Result<CkpSession> {
         match self {
             Self::Own { program } => {
@@ -166,7 +166,7 @@ impl CkpTarget {
         }
     }
 
-    /// What `clawk validate` says of a document; `None` for other agents.
+    /// Returns the result of `clawk validate` for a document; `None` for other agents.
     pub(super) fn validate(&self, document: &Value) -> Option<Result<ValidationJudgement, String>> {
         match self {
             Self::Own { program } => Some(validate(program, document).map_err(|error| format!("{error:#}"))),
@@ -221,7 +221,7 @@ impl VectorSetup {
 fn validate(program: &Path, document: &Value) -> Result<ValidationJudgement> {
     let dir = TempDir::new().context("no temporary directory")?;
     let file = dir.path().join("document.yaml");
-    // JSON is YAML, too.
+    // JSON is also valid YAML.
     fs::write(&file, serde_json::to_vec_pretty(document)?)?;
     let mut command = spawner(program);
     command.arg("validate").arg(&file).args(["--format", "json"]);
@@ -243,7 +243,7 @@ fn validate(program: &Path, document: &Value) -> Result<ValidationJudgement> {
     })
 }
 
-/// Runs a command to its end: whether it succeeded, and its standard output, or standard error where that is empty.
+/// Runs a command to its end. Returns whether it succeeded, and its standard output, or standard error if that is empty.
 fn output(mut command: Command) -> Result<(bool, String)> {
     command
         .stdin(Stdio::null())
@@ -253,7 +253,7 @@ fn output(mut command: Command) -> Result<(bool, String)> {
     let collect = |stream: Option<Box<dyn Read + Send>>| {
         thread::spawn(move || {
             let mut text = Vec::new();
-            // silent-ok: what was read until the stream broke is what there is to show
+            // silent-ok: the part that was read before the stream broke is shown
             let _ = stream.map(|mut stream| stream.read_to_end(&mut text));
             String::from_utf8_lossy(&text).into_owned()
         })

@@ -1,4 +1,4 @@
-//! The vectors as they lie in `vectors/ckp/`, and their other reading for agents that are not clawk.
+//! The vectors in `vectors/ckp/`, and their adaptation for agents other than clawk.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ const FILES: [&str; 3] = [
     include_str!("../../../vectors/ckp/level-3.json"),
 ];
 
-/// One vector: a manifest to judge, or steps to play.
+/// One vector: manifests to judge, or steps to run.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Vector {
@@ -22,10 +22,10 @@ pub(super) struct Vector {
     pub(super) clause: String,
     #[serde(default)]
     pub(super) manifest: Option<ManifestCase>,
-    /// The set-up that clawk is started with.
+    /// The setup in which clawk is started.
     #[serde(default)]
     pub(super) setup: Option<String>,
-    /// `claw.initialize` is played before the steps.
+    /// `claw.initialize` is sent before the steps.
     #[serde(default = "yes")]
     pub(super) handshake: bool,
     #[serde(default = "ten_seconds")]
@@ -36,7 +36,7 @@ pub(super) struct Vector {
     elsewhere: Option<ForeignOverrides>,
 }
 
-/// A document and whether it must be taken.
+/// A document, and whether it must be accepted.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ManifestCase {
@@ -44,7 +44,7 @@ pub(super) struct ManifestCase {
     /// The level that it must reach.
     #[serde(default)]
     pub(super) level: Option<String>,
-    /// What an error must point to.
+    /// The place that the error must name.
     #[serde(default)]
     pub(super) blame: Option<String>,
     pub(super) document: Value,
@@ -54,22 +54,22 @@ pub(super) struct ManifestCase {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum VectorStep {
-    /// A message, sent without waiting for anything.
+    /// Sends a message without waiting.
     Send(Value),
-    /// A line as it is.
+    /// Sends a line unchanged.
     SendText(String),
-    /// A notification that must come: its method and params.
+    /// Expects a notification with this method and params.
     Notified(Value),
-    /// What was sent last must not be answered.
+    /// Expects no answer to the last message.
     Unanswered(LiteralTrue),
-    /// The agent must be stopping, stopped or gone.
+    /// Expects the agent to be stopping, stopped or gone.
     Stopped(LiteralTrue),
-    /// A response that must come, whatever comes before it.
+    /// Expects a response; other messages may come before it.
     #[serde(untagged)]
     Answer(ExpectedAnswer),
 }
 
-/// `true`, and nothing else.
+/// The literal `true`; any other value is an error.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(try_from = "bool")]
 pub(super) struct LiteralTrue;
@@ -86,29 +86,29 @@ impl TryFrom<bool> for LiteralTrue {
     }
 }
 
-/// A response that must come.
+/// An expected response.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ExpectedAnswer {
     pub(super) answer: Value,
-    /// Counted from the vector's first message after the handshake.
+    /// Earliest time of the response in milliseconds, from the vector's first message after the handshake.
     #[serde(default)]
     pub(super) no_sooner_ms: u64,
     #[serde(default)]
     pub(super) no_later_ms: Option<u64>,
 }
 
-/// What is different for agents whose set-up is not ours to write.
+/// Changes for agents whose setup is given.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ForeignOverrides {
-    /// Whole string values, wherever they stand in the steps.
+    /// Replacements for whole string values in the steps.
     #[serde(default)]
     replace: BTreeMap<String, Value>,
-    /// In place of a tool call's arguments.
+    /// Replaces the arguments of a tool call.
     #[serde(default)]
     arguments: Option<Map<String, Value>>,
-    /// The times of answers are the agent's own.
+    /// The agent's response times are not checked.
     #[serde(default)]
     any_time: bool,
 }
@@ -126,7 +126,7 @@ struct VectorFile {
     vectors: Vec<Vector>,
 }
 
-/// All vectors in the specification's order.
+/// Returns all vectors in the specification's order.
 pub(super) fn all() -> Result<Vec<Vector>> {
     let mut all = Vec::new();
     for text in FILES {
@@ -137,7 +137,7 @@ pub(super) fn all() -> Result<Vec<Vector>> {
 }
 
 impl Vector {
-    /// The same vector with the names of `examples/conformance/claw.yaml`.
+    /// Returns the vector with the names of `examples/conformance/claw.yaml`.
     pub(super) fn elsewhere(&self) -> Self {
         let mut there = self.clone();
         let Some(elsewhere) = there.elsewhere.take() else {
@@ -173,7 +173,7 @@ impl ForeignOverrides {
     }
 }
 
-/// Puts what `new` gives in place of string values; keys stay.
+/// Replaces string values by the result of `new`. Keys are unchanged.
 pub(super) fn each_string(value: &mut Value, new: &mut impl FnMut(&str) -> Option<Value>) {
     match value {
         Value::String(text) => {

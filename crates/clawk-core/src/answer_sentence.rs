@@ -1,9 +1,9 @@
-//! An answer's sentences, by its punctuation and lines: no language is known here.
+//! Splits an answer into sentences by punctuation and lines, without knowledge of the language.
 
-/// The longest sentence, bytes; a longer one is cut at a blank.
+/// Longest sentence, in bytes. A longer one is split at a blank.
 const MAX_BYTES: usize = 2_000;
 
-/// A piece of an answer that is judged as one.
+/// A part of an answer that is judged as one sentence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnswerSentence {
     /// Bytes from the answer's beginning.
@@ -36,7 +36,7 @@ pub fn split(text: &str) -> Vec<AnswerSentence> {
             (None, None) => line_of(&mut found, text, start, end),
         }
     }
-    // A block that nobody closed is a block to its end.
+    // An unclosed block extends to the end.
     if let Some((start, _)) = fence {
         found.push(AnswerSentence {
             start,
@@ -46,13 +46,13 @@ pub fn split(text: &str) -> Vec<AnswerSentence> {
     found.into_iter().flat_map(|one| shortened(text, one)).collect()
 }
 
-/// The mark of a fence that this line opens or closes.
+/// Returns the fence that this line opens or closes.
 fn fence_of(line: &str) -> Option<&'static str> {
     let line = line.trim_start();
     ["```", "~~~"].into_iter().find(|mark| line.starts_with(mark))
 }
 
-/// A mark stands inside a table's last cell.
+/// Returns the position for a mark inside a table row's last cell.
 fn row_end(row: &str, end: usize) -> usize {
     match row.strip_suffix('|') {
         Some(rest) if rest.trim_start().len() > 1 => end - (row.len() - rest.trim_end().len()),
@@ -69,7 +69,7 @@ fn line_of(found: &mut Vec<AnswerSentence>, text: &str, start: usize, end: usize
             continue;
         }
         let mut behind = at + c.len_utf8();
-        // Further ends, and what closes: quotes, brackets, emphasis.
+        // Includes further punctuation and closing quotes, brackets and emphasis.
         while let Some((_, next)) = chars.peek().copied().filter(|(_, next)| closes(*next)) {
             behind += next.len_utf8();
             chars.next();
@@ -96,7 +96,7 @@ const fn closes(c: char) -> bool {
         )
 }
 
-/// Keeps it, unless it is markup alone.
+/// Adds a sentence, unless it is only markup.
 fn push(found: &mut Vec<AnswerSentence>, text: &str, start: usize, end: usize) {
     let piece = text.get(start..end).unwrap_or_default();
     if piece
@@ -113,11 +113,11 @@ fn push(found: &mut Vec<AnswerSentence>, text: &str, start: usize, end: usize) {
     });
 }
 
-/// The sentence in pieces of at most [`MAX_BYTES`].
+/// Splits a sentence into pieces of at most [`MAX_BYTES`].
 fn shortened(text: &str, sentence: AnswerSentence) -> Vec<AnswerSentence> {
     let mut pieces = Vec::new();
     let mut start = sentence.start;
-    // A fenced block stays whole: a mark inside it would be code.
+    // A fenced block is not split, because a mark inside it would be code.
     let block = text
         .get(sentence.start..sentence.end)
         .is_some_and(|piece| fence_of(piece).is_some());

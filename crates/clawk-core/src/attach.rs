@@ -1,4 +1,4 @@
-//! Pictures that come with a message: checked when they come in, kept by digest, shown to models that take them.
+//! Images of a message: checked when they arrive, stored by digest, shown to models that accept images.
 
 use std::sync::Arc;
 
@@ -11,36 +11,37 @@ use crate::error::KernelError;
 use crate::message_frame::MessageFrame;
 use crate::ports::{Image, InferRequest, Journal, JournalError, MessageContext, ModelMessage};
 
-/// Pictures of one message.
+/// Largest number of images in one message.
 pub const MAX_IMAGES: usize = 16;
-/// Bytes of one picture.
+/// Largest image, in bytes.
 pub const MAX_IMAGE_BYTES: usize = 5 << 20;
-/// Characters of a picture's name; the rest is cut.
+/// Longest name of an image, in characters. The rest is cut.
 const MAX_NAME_CHARS: usize = 128;
-/// Bytes of pictures that one message may have, and that one request shows, the latest first; earlier ones become notes.
+/// Largest total size of the images in one message, and in one model request, in bytes. The latest images are shown first; earlier
+/// ones become notes.
 const MAX_SHOWN_BYTES: usize = 20 << 20;
-/// What a picture counts in a request for the purse, bytes of text: servers take some 1,600 tokens for a large one.
+/// Size at which an image is counted in a request's budget, in bytes of text. Servers count about 1,600 tokens for a large image.
 const COUNTED_BYTES: u64 = 6_400;
 
-/// A picture as it comes in.
+/// An image as it arrives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttachedPicture {
-    /// One of [`AttachedPicture::TYPES`].
+    /// The MIME type: one of [`AttachedPicture::TYPES`].
     pub mime_type: String,
-    /// What its sender calls it.
+    /// The sender's name for the image.
     pub name: Option<String>,
-    /// Its bytes.
+    /// The image's bytes.
     pub data: Vec<u8>,
 }
 
 impl AttachedPicture {
-    /// The types of pictures that models take.
+    /// The image types that models accept.
     pub const TYPES: [&str; 4] = ["image/gif", "image/jpeg", "image/png", "image/webp"];
 
-    /// Reads a picture from base64. `None`: its type is none that models take.
+    /// Decodes an image from base64. `None`: models do not accept its type.
     ///
     /// # Errors
-    /// It is not base64, too large, or not of the type that it says; for people.
+    /// The data is not base64, too large, or not of the given type. The text is for people.
     pub fn read(mime_type: &str, name: Option<&str>, data: &str) -> Result<Option<Self>, String> {
         if !Self::TYPES.contains(&mime_type) {
             return Ok(None);
@@ -86,7 +87,7 @@ impl AttachedPicture {
         ))
     }
 
-    /// As the record and the conversation have it.
+    /// Returns the image in the form of the record and the conversation.
     fn image(&self, clean: impl Fn(&mut String)) -> Image {
         let name = self.name.as_ref().map(|name| {
             let mut name: String = name.chars().filter(|c| !c.is_control()).collect();
@@ -107,7 +108,7 @@ fn too_large() -> String {
     format!("the picture has more than {MAX_IMAGE_BYTES} bytes")
 }
 
-/// What somebody says, as it comes in.
+/// An incoming message.
 #[derive(Debug, Clone, Default)]
 pub struct IncomingMessage {
     /// The words.
@@ -118,12 +119,12 @@ pub struct IncomingMessage {
     pub setting: FrameSource,
 }
 
-/// Where a message's frame comes from.
+/// The source of a message's frame.
 #[derive(Debug, Clone)]
 pub enum FrameSource {
     /// It is written when the message is taken.
     Given(MessageContext),
-    /// It was written when the message was taken in the run that is played again.
+    /// It was written when the message was accepted in the replayed run.
     Recorded(MessageFrame),
 }
 
@@ -142,7 +143,7 @@ impl From<String> for IncomingMessage {
     }
 }
 
-/// What somebody said, as a turn takes it.
+/// The user's input to a turn.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TurnInput {
     /// The words.
@@ -153,7 +154,7 @@ pub struct TurnInput {
     pub frame: String,
 }
 
-/// The pictures of a message with their names cleaned.
+/// Returns the images of a message with sanitized names.
 ///
 /// # Errors
 /// There are too many, or one is not what it says.
@@ -187,7 +188,8 @@ pub fn counted(request: &InferRequest, of_tools: usize, takes_images: bool) -> u
     }
 }
 
-/// The request as a provider is sent it: with the pictures' bytes where it takes pictures, else with a note for each.
+/// Returns the request in the form that is sent to a provider: with the images' bytes if it accepts images, otherwise with a note
+/// for each.
 ///
 /// # Errors
 /// The journal can't be read.
@@ -214,7 +216,7 @@ pub async fn shown(
                     image.data = Some(Arc::from(bytes));
                     images.push(image);
                 }
-                // Not taken, too many, or erased.
+                // The image is not accepted, one too many, or erased.
                 None => {
                     let gap = if text.is_empty() { "" } else { "\n\n" };
                     *text = format!("{text}{gap}{}", note(&image));

@@ -1,8 +1,8 @@
-//! Who a text is from (R50). The door where the text comes in decides it, never the text. A user message can't be built without an
-//! author, and an author can't be built without a door.
+//! The author of a text (R50). It is determined by the entry point through which the text arrived, never by the text. A user
+//! message can't be built without an author, and an author can't be built without an entry point.
 //!
-//! What a text brings into a context is decided when it is used: the words of the person whose turn runs are that person's own, the
-//! words of everybody else below admin are a peer's.
+//! The provenance of a text is determined when it is used: the text of the person whose turn runs is that person's own; the text of
+//! everybody else below admin counts as a peer's.
 
 use std::collections::BTreeSet;
 
@@ -13,29 +13,29 @@ use crate::door::{EntryPoint, Origin};
 use crate::ports::{MessageContext, QuoteAuthor, QuoteKind};
 use crate::text_origin;
 
-/// The sender of a message whose platform does not say who wrote it (C3a). Two such senders may be two people.
+/// The sender of a message whose platform does not name its author (C3a). Two such senders may be different people.
 pub(crate) const UNVERIFIED: &str = "(unverified)";
-/// How a door names its clients where these are other agents.
+/// Prefix of client names at entry points whose clients are other agents.
 const AGENT_CLIENTS: &str = "a2a:";
-/// How a door names its clients where what they say comes out of a queue or a folder: whoever can write there says it.
+/// Prefix of client names whose text comes from a queue or a folder. Anybody who can write there may be the author.
 pub const QUEUE_CLIENTS: &str = "queue:";
 
 /// Who wrote a text: by which door it came in, the sender's name there, and the rights that the sender had there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextAuthor {
     kind: AuthorKind,
-    /// The channel's name, or the door's.
+    /// Name of the channel or entry point.
     door: String,
     sender: String,
     role: Role,
-    /// Origins of words of others that the text repeats.
+    /// Sources of other people's text that the text repeats.
     repeats: BTreeSet<String>,
-    /// It came in at a terminal of this machine.
+    /// The text arrived at a terminal of this machine.
     at_terminal: bool,
 }
 
 impl TextAuthor {
-    /// This program's own words. Nothing that came from outside may be in such a text.
+    /// The author of clawk's own text. Such a text must not contain anything from outside.
     #[must_use]
     pub const fn runtime() -> Self {
         Self {
@@ -48,7 +48,7 @@ impl TextAuthor {
         }
     }
 
-    /// Nobody knows who: a stranger to everybody.
+    /// An unknown author, who counts as a stranger to everybody.
     #[must_use]
     pub fn unknown() -> Self {
         Self {
@@ -87,7 +87,7 @@ impl TextAuthor {
         Self::of(&Origin::from(door.clone()), manifest)
     }
 
-    /// The channel's name, or the door's.
+    /// Returns the name of the channel or entry point.
     pub(crate) fn door_name(&self) -> &str {
         &self.door
     }
@@ -125,12 +125,12 @@ impl TextAuthor {
         known && (vouched || self.role < Role::Admin) && text_origin::bare(origin) == own()
     }
 
-    /// This program's own words, and what it puts into them.
+    /// Returns whether the author is clawk itself.
     pub(crate) fn is_runtime(&self) -> bool {
         self.kind == AuthorKind::Runtime
     }
 
-    /// Somebody who types at the terminal of this machine, or pipes text into the program.
+    /// Returns whether the author types at this machine's terminal or pipes text into the program.
     pub(crate) fn is_at_terminal(&self) -> bool {
         self.kind == AuthorKind::Person && self.at_terminal
     }
@@ -163,7 +163,7 @@ pub fn kind_of(door: &EntryPoint, manifest: &Manifest) -> AuthorKind {
         EntryPoint::Rpc { client, .. } if client.starts_with(QUEUE_CLIENTS) => AuthorKind::Trigger,
         EntryPoint::Rpc { .. } => AuthorKind::Person,
         EntryPoint::Peer { .. } => AuthorKind::Agent,
-        // The sender of a trigger's message is its channel.
+        // The sender of a trigger's message is the trigger's channel.
         EntryPoint::Channel { channel, sender, .. } if channel == sender => {
             let declared = manifest.channels.iter().find(|known| known.name == *channel);
             match declared.map(|known| known.kind) {
@@ -180,7 +180,7 @@ pub fn kind_of(door: &EntryPoint, manifest: &Manifest) -> AuthorKind {
 /// of that person would; a name that people give themselves does not.
 pub fn of_quotes(context: &MessageContext, channel: &str) -> BTreeSet<String> {
     let others = context.quotes.iter().filter_map(|quote| match &quote.author {
-        // What the agent said elsewhere may be made from anything.
+        // The agent's text in another conversation may contain anything.
         QuoteAuthor::Agent if quote.kind == QuoteKind::Forward => {
             Some(text_origin::of_sender("forwarded", channel))
         }

@@ -1,5 +1,6 @@
-//! A conversation's history, made smaller (CKP §5.6): which turns leave the context, and what stands for them. What leaves is in
-//! the journal and in the conversation's store as it was. Here is what live turns, recovery and replay have in common.
+//! Compaction of a conversation's history (CKP §5.6): chooses the turns that leave the context, and writes the summary that
+//! replaces them. The original messages remain in the journal and in the conversation's store. This code is shared by live turns,
+//! recovery and replay.
 
 use clawk_manifest::model::{CompactionStrategy, Manifest, StoreType};
 use clawk_proto::Digest;
@@ -10,19 +11,19 @@ use crate::canonical::{canonical, digest};
 use crate::message_frame::join_frame;
 use crate::ports::ModelMessage;
 
-/// What stands before a summary, as if the person had asked for it: every model takes it, and roles alternate.
+/// The question before a summary, written as the user's. With it every model accepts the summary, and roles alternate.
 pub(crate) const ASKED: &str = "What was said in this conversation before, in short?";
 
-/// What stands for the rest of a text that was cut.
+/// Marks the cut part of a text.
 const CUT: &str = " […]";
 
-/// The longest part of one message that a summary is made from, bytes.
+/// Longest part of one message used for a summary, in bytes.
 const MESSAGE_BYTES: usize = 4000;
 
-/// The longest part of one message in a summary without a model, bytes.
+/// Longest part of one message in a summary made without a model, in bytes.
 const EXTRACT_BYTES: usize = 160;
 
-/// The longest summary, bytes; a tenth of the history's share of the window, where that is less.
+/// Longest summary in bytes; a tenth of the history's share of the window if that is less.
 const SUMMARY_BYTES: usize = 8192;
 
 /// The content of `ckp.context.compacted`.
@@ -34,7 +35,7 @@ pub struct CompactionContent {
     pub text: String,
 }
 
-/// Which messages leave, and how long what stands for them may be.
+/// The messages that leave the context, and the length of their summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompactionPlan {
     /// So many of the oldest.

@@ -1,4 +1,4 @@
-//! Doors: by which way somebody comes in, who they are there, and with which rights (R39).
+//! Entry points: how a request arrives, who its sender is there, and the sender's rights (R39).
 
 use std::collections::BTreeSet;
 
@@ -14,20 +14,19 @@ use crate::time::Timestamp;
 /// How long the ids of a platform's messages are kept if the channel does not say, in days.
 pub const REMEMBERED_DAYS: u32 = 7;
 
-/// The door by which a request came in. Each door gives its sender a role.
+/// The entry point of a request. Each entry point gives its sender a role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EntryPoint {
     /// JSON-RPC.
     Rpc {
         /// `clientInfo.name`.
         client: String,
-        /// By the scopes of the connection's token. The wire on standard input and output belongs to whoever launched the
-        /// agent: admin.
+        /// Role by the scopes of the connection's token. Standard input and output belong to the user who started the agent: admin.
         role: Role,
     },
     /// The terminal of the process owner: admin.
     Cli,
-    /// A peer of a swarm; the task's id.
+    /// A swarm peer, at a task.
     Peer {
         /// The peer's identity.
         identity: String,
@@ -36,28 +35,28 @@ pub enum EntryPoint {
         /// At most the role of the sender who delegated the task.
         role: Role,
     },
-    /// A channel: somebody whom its access control let in, with a role.
+    /// A channel: a sender with a role, admitted by the channel's access control.
     Channel {
         /// The channel's name.
         channel: String,
-        /// The chat, room, thread or mail thread there.
+        /// The platform's chat, room, thread or mail thread.
         conversation: String,
-        /// It holds this sender alone, beside the agent.
+        /// The conversation has only this sender and the agent.
         direct: bool,
         /// The platform's id of the sender.
         sender: String,
         /// By [`crate::roles::admit`].
         role: Role,
     },
-    /// A door of which the record does not say enough: the least role.
+    /// An entry point that the record does not fully describe: the lowest role.
     Unknown {
-        /// Whom the record names.
+        /// The sender in the record.
         sender: String,
     },
 }
 
 impl EntryPoint {
-    /// The launcher's wire: JSON-RPC on standard input and output, as admin.
+    /// Makes the launcher's entry point: JSON-RPC on standard input and output, as admin.
     #[must_use]
     pub fn launcher(client: &str) -> Self {
         Self::Rpc {
@@ -66,7 +65,7 @@ impl EntryPoint {
         }
     }
 
-    /// The word in the trace.
+    /// Returns the word in the trace.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -78,7 +77,7 @@ impl EntryPoint {
         }
     }
 
-    /// The name of the sender, as this door knows it.
+    /// Returns the sender's name at this entry point.
     #[must_use]
     pub fn sender(&self) -> &str {
         match self {
@@ -107,7 +106,7 @@ impl EntryPoint {
         }
     }
 
-    /// The role of the sender (CKP §5.3).
+    /// Returns the sender's role (CKP §5.3).
     #[must_use]
     pub const fn role(&self) -> Role {
         match self {
@@ -118,7 +117,7 @@ impl EntryPoint {
     }
 }
 
-/// Whose message it is, and with which rights its turn runs: recorded with the message, and rebuilt after a crash.
+/// The origin of a message: its sender, and the rights of its turn. Recorded with the message and restored after a crash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     /// Where the answer goes.
@@ -141,7 +140,7 @@ pub struct Origin {
     pub model: Option<ModelChoice>,
 }
 
-/// What `ckp.message.accepted` says of it.
+/// The origin as recorded in `ckp.message.accepted`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct RecordedOrigin {
@@ -188,7 +187,7 @@ impl Origin {
         self
     }
 
-    /// As the record has it: never more than is written there.
+    /// Restores the origin from the record, never with more rights than recorded.
     ///
     /// Versions before R39 recorded a door without a role. Of these, `cli` and `rpc` were always the process owner's terminal
     /// and the launcher's wire, both admin, and nothing else was called so. Every other door may have stood for anybody, so its

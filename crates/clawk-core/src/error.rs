@@ -1,4 +1,4 @@
-//! Why the kernel refused or failed. `clawk-server` alone maps these to wire codes.
+//! Errors of the kernel. Only `clawk-server` maps them to wire codes.
 
 use clawk_plan::SandboxRefusal;
 use clawk_proto::RequestId;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ports::{JournalError, MemoryError};
 
-/// Which layer said no (R12).
+/// The layer that refused a call (R12).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeniedBy {
@@ -15,7 +15,7 @@ pub enum DeniedBy {
     Autonomy,
     /// A rule, or the default when none matched (R14).
     Policy,
-    /// A skill's permissions, while it runs.
+    /// The permissions of an active skill.
     Skill,
     /// `requests_per_minute` and other rates (R16a).
     Rate,
@@ -23,13 +23,13 @@ pub enum DeniedBy {
     Role,
     /// An emergency stop.
     Stop,
-    /// An Atlas's policy, or the resolution that an action was called under.
+    /// An Atlas's policy, or the resolution under which an action was called.
     Atlas,
-    /// What the task of a swarm's member was given with.
+    /// The limits of a swarm member's task.
     Task,
 }
 
-/// What is wrong with one argument.
+/// A fault of one argument.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArgumentFault {
     /// JSON pointer into the arguments; empty for the whole.
@@ -38,19 +38,20 @@ pub struct ArgumentFault {
     pub message: String,
 }
 
-/// A call that did not run, or was cut short (R20). Kept with its `request_id`, so a repeated request gets the same.
+/// A call that did not run, or was interrupted (R20). It is stored with its `request_id`, so that a repeated request gets the same
+/// error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "error", rename_all = "snake_case")]
 pub enum CallError {
-    /// R17.
+    /// The tool does not exist (R17).
     #[error("unknown tool `{tool}`{hint}")]
     UnknownTool {
-        /// The name asked for.
+        /// The requested name.
         tool: String,
         /// ` (did you mean …)`, or empty.
         hint: String,
     },
-    /// The arguments do not fit the tool's `input_schema` (CKP §5.4).
+    /// The arguments do not match the tool's `input_schema` (CKP §5.4).
     #[error("invalid arguments for `{tool}`: {}", faults.iter().map(|f| format!("{} {}", f.path, f.message)).collect::<Vec<_>>().join("; "))]
     InvalidArguments {
         /// The tool.
@@ -58,7 +59,7 @@ pub enum CallError {
         /// Every fault, at most 16.
         faults: Vec<ArgumentFault>,
     },
-    /// `context.sandbox`, `context.policy` or `context.identity` names nothing (R15).
+    /// `context.sandbox`, `context.policy` or `context.identity` names an unknown object (R15).
     #[error("`context.{member}` names `{name}`, which this agent does not have")]
     UnknownReference {
         /// The member of `context`.
@@ -66,13 +67,13 @@ pub enum CallError {
         /// The name.
         name: String,
     },
-    /// R19: the same id with other arguments.
+    /// The request id was used with other arguments (R19).
     #[error("request_id {request_id} was used for another call")]
     RequestIdReused {
         /// The id.
         request_id: RequestId,
     },
-    /// -32011.
+    /// A layer refused the call (-32011).
     #[error("`{tool}` is denied: {reason}")]
     Denied {
         /// The tool.
@@ -85,87 +86,87 @@ pub enum CallError {
         policy: Option<String>,
         /// Why.
         reason: String,
-        /// For rates: when it may be tried again.
+        /// For rates: time until a retry is possible, in milliseconds.
         retry_after_ms: Option<u64>,
     },
-    /// -32011: the text itself is refused (R16a), whatever the rules say.
+    /// The text itself was refused (-32011, R16a), whatever the rules say.
     #[error("`{tool}` is denied: {detail}")]
     Screened {
         /// The tool.
         tool: String,
         /// A stable word: `null_byte`, `secret`, `prompt_injection` …
         reason: String,
-        /// For people: what and where, never the text found.
+        /// Description for people: what was found and where, never the text.
         detail: String,
     },
-    /// -32021.
+    /// A limit is used up (-32021).
     #[error("{scope}: {limit_name} is {limit}, {used} used{}{}", if *wanted == 0 { String::new() } else { format!(", {wanted} more wanted") }, resets_at.as_ref().map(|at| format!("; it begins anew at {at}")).unwrap_or_default())]
     Quota {
         /// `provider NAME`, or the policy's rule.
         scope: String,
         /// For example `tokens_per_day`.
         limit_name: String,
-        /// The bound.
+        /// The limit's maximum.
         limit: u64,
-        /// Spent in the window.
+        /// The amount used in the window.
         used: u64,
-        /// What this call would take; 0 when not known.
+        /// The amount that this call would use; 0 if unknown.
         wanted: u64,
-        /// When the window ends, RFC 3339.
+        /// End of the window, RFC 3339.
         resets_at: Option<String>,
-        /// The policy's rule whose limit it is.
+        /// The policy rule with the limit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rule_id: Option<Box<str>>,
     },
-    /// -32010.
+    /// The sandbox refused the call (-32010).
     #[error("{0}")]
     Sandbox(SandboxRefusal),
-    /// -32012.
+    /// Nobody answered the approval request in time (-32012).
     #[error("nobody answered within {timeout_ms} ms whether `{tool}` may run")]
     ApprovalTimeout {
         /// The tool.
         tool: String,
-        /// How long was waited.
+        /// Waiting time in milliseconds.
         timeout_ms: u64,
         /// The rule that asked.
         rule_id: Option<String>,
     },
-    /// -32012: what was approved is not what would run; nothing ran.
+    /// A precondition of the approval changed, so nothing ran (-32012).
     #[error("the approval of `{tool}` is void: {changed}; ask again")]
     ApprovalVoid {
         /// The tool.
         tool: String,
-        /// What changed between the question and the run.
+        /// What changed between the approval request and the run.
         changed: String,
     },
-    /// -32013.
+    /// A person denied the call (-32013).
     #[error("`{tool}` was denied by {by}{}", reason.as_ref().map(|r| format!(": {r}")).unwrap_or_default())]
     ApprovalDenied {
         /// The tool.
         tool: String,
-        /// Who.
+        /// The person who denied it.
         by: String,
-        /// Their words.
+        /// The person's reason.
         reason: Option<String>,
     },
-    /// A person is to answer first, and the caller does not wait for it (CRA).
+    /// The call needs an approval, and the caller does not wait for it (CRA).
     #[error("`{tool}` waits for approval {approval_id}")]
     ApprovalPending {
         /// The action.
         tool: String,
-        /// What is to be answered.
+        /// Id of the approval request.
         approval_id: String,
-        /// Until when, RFC 3339.
+        /// Time of expiry, RFC 3339.
         expires_at: String,
     },
-    /// -32014.
+    /// The call exceeded its time limit (-32014).
     #[error(
         "`{tool}` was ended after {timeout_ms} ms, its `timeout_ms`; what it had begun may have been done"
     )]
     Timeout {
         /// The tool.
         tool: String,
-        /// Its bound.
+        /// The time limit in milliseconds.
         timeout_ms: u64,
     },
     /// The executor can't be started or reached; nothing ran.
@@ -173,10 +174,10 @@ pub enum CallError {
     Unavailable {
         /// The tool.
         tool: String,
-        /// Why, and the cure.
+        /// The reason, and how to fix it.
         reason: String,
     },
-    /// The call began and its outcome is not known (promise 4).
+    /// The call began and its outcome is unknown (promise 4).
     #[error(
         "`{tool}` may have been done, its outcome is unknown: {reason}; find out before it is done again (`clawk effects --unknown` lists it)"
     )]
@@ -186,13 +187,13 @@ pub enum CallError {
         /// Why.
         reason: String,
     },
-    /// Cancelled before it ran.
+    /// The call was cancelled before it ran.
     #[error("`{tool}` was cancelled before it ran")]
     Cancelled {
         /// The tool.
         tool: String,
     },
-    /// The host might begin nothing: its place beside the others, or the server of its state, was gone for a moment.
+    /// The host had no right to begin: its lease or the state's server was unavailable for a moment.
     #[error("`{tool}` did not run: {reason}; send the same request again")]
     NotBegun {
         /// The tool.
@@ -200,13 +201,13 @@ pub enum CallError {
         /// Why.
         reason: String,
     },
-    /// The agent does not take work in this state.
+    /// The agent accepts no work in this state.
     #[error("the agent is {}", state.name())]
     NotReady {
-        /// The state.
+        /// The agent's lifecycle state.
         state: LifecycleState,
     },
-    /// The decision can't be recorded: nothing ran.
+    /// The decision can't be recorded, so nothing ran.
     #[error(transparent)]
     Journal(JournalError),
 }
@@ -272,27 +273,27 @@ impl From<JournalError> for CallError {
     }
 }
 
-/// Why a memory or swarm operation, or a message, was not done.
+/// Why a memory or swarm operation, or a message, failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum KernelError {
-    /// The agent does not take work in this state.
+    /// The agent accepts no work in this state.
     #[error("the agent is {}", .0.name())]
     NotReady(LifecycleState),
-    /// No such store (R21).
+    /// The memory store does not exist (R21).
     #[error("unknown store `{name}`; this agent has {known}")]
     UnknownStore {
         /// The name.
         name: String,
-        /// The stores there are.
+        /// The existing stores.
         known: String,
     },
-    /// No such swarm (R22).
+    /// The swarm does not exist (R22).
     #[error("unknown swarm `{name}`")]
     UnknownSwarm {
         /// The name.
         name: String,
     },
-    /// No such session.
+    /// The session does not exist.
     #[error("unknown session {0}")]
     UnknownSession(String),
     /// A parameter is wrong.
@@ -303,27 +304,27 @@ pub enum KernelError {
         /// What is wrong.
         reason: String,
     },
-    /// R19.
+    /// The request id was used with other arguments (R19).
     #[error("request_id {0} was used for another request")]
     RequestIdReused(RequestId),
-    /// The message is too long or empty: it was refused, and recorded as refused.
+    /// The message is too long or empty. It was refused, and the refusal is recorded.
     #[error("message refused: {0}")]
     Refused(String),
-    /// The mailbox is full. Of a channel, the message is on no record: its platform keeps it and brings it again.
+    /// The mailbox is full. A channel's message is not recorded; its platform keeps it and sends it again.
     #[error("message refused: {0}")]
     Full(String),
-    /// -32011: the text itself is refused (R16a), and recorded as refused.
+    /// The text itself was refused (-32011, R16a), and the refusal is recorded.
     #[error("refused: {detail}")]
     Screened {
         /// A stable word: `null_byte`, `secret`, `prompt_injection` …
         reason: String,
-        /// For people: what and where, never the text found.
+        /// Description for people: what was found and where, never the text.
         detail: String,
     },
-    /// The swarm does not take the task (-32040, -32602).
+    /// The swarm refuses the task (-32040, -32602).
     #[error("{message}")]
     Swarm {
-        /// The wire's number.
+        /// The error code on the wire.
         code: i64,
         /// The swarm.
         swarm: String,
@@ -331,7 +332,7 @@ pub enum KernelError {
         task_id: RequestId,
         /// A stable word: `busy`, `circuit_open`, `unknown_member` …
         reason: String,
-        /// For people.
+        /// Text for people.
         message: String,
     },
     /// The memory failed.
@@ -345,10 +346,10 @@ pub enum KernelError {
 /// Why an agent does not start.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StartError {
-    /// A part of the manifest can't be served here, with the cure; all of them.
+    /// Parts of the manifest can't be used here. Lists all of them, each with a fix.
     #[error("the agent can't start: {}", .0.join("; "))]
     Unserved(Vec<String>),
-    /// A sandbox that the manifest asks for can't be had here (R32), with the cure.
+    /// A sandbox that the manifest requires is not available here (R32). Holds the reason and a fix.
     #[error("the agent can't start: {0}")]
     Sandbox(SandboxRefusal),
     /// The journal can't be read or written.

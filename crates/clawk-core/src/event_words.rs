@@ -1,6 +1,6 @@
-//! Words in the record. A payload is in the chain for ever and in plain; an event's content is sealed in an encrypted state and can be
-//! erased. So a payload holds a closed code where somebody's words belong ([`ChainText`]), and the words are the event's content
-//! ([`EventWords`]). Records of earlier versions hold the words in the payload; [`payload_with_words`] reads both alike.
+//! Free text in the record. A payload stays in the chain forever and unencrypted; an event's content is encrypted in an encrypted
+//! state and can be erased. So a payload holds a closed code in place of free text ([`ChainText`]), and the text is the event's
+//! content ([`EventWords`]). Records of earlier versions hold the text in the payload; [`payload_with_words`] reads both forms.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,11 +14,11 @@ use crate::canonical::{canonical, digest};
 use crate::error::CallError;
 use crate::ports::EventContent;
 
-/// The member of a payload that says which content holds its words.
+/// The payload field with the digest of the content that holds its text.
 const WORDS_HASH: &str = "words_hash";
-/// The member of an outcome's payload that says which content is the outcome.
+/// The payload field with the digest of the outcome's content.
 const RESULT_HASH: &str = "result_hash";
-/// Members of an outcome's payload whose words are the outcome itself, each with the member whose code stands in for them.
+/// Fields of an outcome's payload whose text is in the outcome itself, each with the field whose code replaces it.
 const OF_RESULT: [(&str, &str); 2] = [("reason", "by"), ("error_message", "error_code")];
 
 /// A member of a payload whose words are in the content. Closed: a content can't put anything else in a payload's place.
@@ -40,7 +40,7 @@ impl WordField {
     }
 }
 
-/// The words of one event, as its content holds them.
+/// The free text of one event, as its content holds it.
 #[derive(Debug, Clone)]
 pub struct EventWords {
     digest: Digest,
@@ -106,8 +106,8 @@ pub fn stand_in(words: Option<&EventWords>) -> (Option<ChainText>, Option<Digest
     )
 }
 
-/// A payload as people read it: the words that its content holds are in their places. Of a content that was erased, was not loaded, or is
-/// another one, the code stays. A payload of an earlier version holds its words itself and is answered as it is.
+/// Returns a payload with the text of its content filled in. If the content was erased, not loaded, or is another one, the code
+/// stays. A payload of an earlier version has its text already and is returned unchanged.
 #[must_use]
 pub fn payload_with_words<'a>(payload: &'a str, content: Option<&[u8]>) -> Cow<'a, str> {
     if !payload.contains(WORDS_HASH) && !payload.contains(RESULT_HASH) {
@@ -120,7 +120,7 @@ pub fn payload_with_words<'a>(payload: &'a str, content: Option<&[u8]>) -> Cow<'
     serde_json::to_string(&members).map_or(Cow::Borrowed(payload), Cow::Owned)
 }
 
-/// The digest of the content that holds a payload's words.
+/// Returns the digest of the content that holds a payload's text.
 #[must_use]
 pub fn words_hash(members: &Map<String, Value>) -> Option<Digest> {
     let member = match of_result(members) {
@@ -130,7 +130,7 @@ pub fn words_hash(members: &Map<String, Value>) -> Option<Digest> {
     Digest::from_hex(members.get(member)?.as_str()?)
 }
 
-/// The member of an outcome's payload that holds a code where the outcome's words belong.
+/// Returns the field of an outcome's payload that holds a code in place of the outcome's text.
 fn of_result(members: &Map<String, Value>) -> Option<&'static str> {
     let stands_in = |(member, code): &(&str, &str)| {
         members.get(*member).is_some_and(Value::is_string) && members.get(*member) == members.get(*code)
@@ -138,7 +138,7 @@ fn of_result(members: &Map<String, Value>) -> Option<&'static str> {
     OF_RESULT.into_iter().find(stands_in).map(|(member, _)| member)
 }
 
-/// Puts the words of a content in their places in a payload.
+/// Fills the text of a content into a payload.
 pub fn put_words(members: &mut Map<String, Value>, content: Option<&[u8]>) {
     let Some(hash) = words_hash(members) else { return };
     members.remove(WORDS_HASH);
@@ -146,13 +146,13 @@ pub fn put_words(members: &mut Map<String, Value>, content: Option<&[u8]>) {
         return;
     };
     if let Some(member) = of_result(members) {
-        // silent-ok: a content of another form brings no words
+        // silent-ok: a content of another form has no text
         if let Ok(error) = serde_json::from_slice::<CallError>(bytes) {
             members.insert(member.to_owned(), Value::String(error.to_string()));
         }
         return;
     }
-    // silent-ok: a content of another form brings no words
+    // silent-ok: a content of another form has no text
     let words: BTreeMap<WordField, String> = serde_json::from_slice(bytes).unwrap_or_default();
     for (field, text) in words {
         members.insert(field.name().to_owned(), Value::String(text));

@@ -1,5 +1,5 @@
-//! The frame of a message: what a model reads before a person's words. It says when the message came, where and by whom it was said,
-//! and whose words it repeats (R50). The words themselves can't look like a frame (C10).
+//! The frame of a message: text that a model reads before a person's message. It says when, where and by whom the message was sent,
+//! and whose text it repeats (R50). The message itself can't imitate a frame (C10).
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -11,16 +11,16 @@ use crate::door::EntryPoint;
 use crate::ports::{InferRequest, MessageContext, ModelMessage, QuoteAuthor, QuoteKind, QuotedText};
 use crate::time::Timestamp;
 
-/// Characters of a name in a frame.
+/// Longest name in a frame, in characters.
 const MAX_NAME_CHARS: usize = 100;
-/// Texts that one frame repeats; further ones are counted.
+/// Largest number of quoted texts in one frame. Further ones are only counted.
 const MAX_QUOTES: usize = 16;
-/// Characters of the repeated texts of one frame, together.
+/// Largest total length of the quoted texts in one frame, in characters.
 const MAX_QUOTED_CHARS: usize = 32_000;
-/// Names of the marks that only a frame may write.
+/// Names of the marks that only a frame may contain.
 const MARKS: [&str; 2] = ["message-frame", "quote"];
 
-/// A frame as a message is recorded with it.
+/// The frame recorded with a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MessageFrame {
     /// What the model reads; empty: nothing is said of the message.
@@ -83,9 +83,9 @@ pub fn write_frame(
     }
 }
 
-/// The date, weekday and time in a zone, and the zone's name with its offset.
+/// Returns date, weekday and time in a zone, and the zone's name with its offset.
 fn local_time(now: Timestamp, zone: &TimeZone, own: Option<&str>) -> Option<(String, String)> {
-    // silent-ok: settings are checked at the start; a zone that the machine has lost is told as the agent's own
+    // silent-ok: settings are checked at the start; if the machine has lost a zone, the agent's own is used
     let own = own.and_then(|name| TimeZone::get(name).ok());
     let at = jiff::Timestamp::from_microsecond(now.0).ok()?; // silent-ok: a clock outside of the calendar tells no date
     let at = at.to_zoned(own.unwrap_or_else(|| zone.clone()));
@@ -150,7 +150,7 @@ fn person(name: Option<&str>, id: Option<&str>) -> String {
     }
 }
 
-/// A platform's name in one line, without characters that can't be seen or that turn the direction of text.
+/// Returns a platform's name as one line, without invisible characters or changes of the text direction.
 fn one_line(name: &str) -> String {
     let plain = |c: char| if c.is_control() || is_hidden(c) { ' ' } else { c };
     name.chars().map(plain).take(MAX_NAME_CHARS).collect()
@@ -172,7 +172,7 @@ pub fn escaped(text: &str) -> String {
 #[must_use]
 pub fn join_frame<'a>(frame: &str, words: &'a str) -> Cow<'a, str> {
     match (frame.is_empty(), words.is_empty()) {
-        // A record of an earlier version has no frames; its prompts stay as they were.
+        // A record of an earlier version has no frames, and its prompts stay unchanged.
         (true, _) => Cow::Borrowed(words),
         (false, true) => Cow::Owned(frame.to_owned()),
         (false, false) => Cow::Owned(format!("{frame}\n{}", guard_marks(words))),
@@ -192,7 +192,7 @@ pub fn move_first_frame(request: &mut InferRequest) {
         return;
     }
     let (frame, volatile) = (std::mem::take(frame), request.volatile.as_str());
-    // Without its frame the text would pass as it is.
+    // Without its frame the text would otherwise be left unguarded.
     if let Cow::Owned(guarded) = guard_marks(text) {
         *text = guarded;
     }
@@ -202,8 +202,8 @@ pub fn move_first_frame(request: &mut InferRequest) {
     };
 }
 
-/// Takes the meaning from what looks like a mark of a frame: its `<` becomes `&lt;`, also where invisible characters or spaces stand in
-/// between. Everything else stays as it is.
+/// Neutralises text that looks like a frame's mark: its `<` becomes `&lt;`, even with invisible characters or spaces in between.
+/// All other text is unchanged.
 fn guard_marks(text: &str) -> Cow<'_, str> {
     let mut marks = text
         .match_indices(['<', '\u{ff1c}', '\u{2039}', '\u{fe64}'])

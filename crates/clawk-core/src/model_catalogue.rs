@@ -1,5 +1,5 @@
-//! The catalogue of models: what their vendors say of them, as data. `models.toml` is built in; `[models] catalogue` of `clawk.toml`
-//! names another file in its place.
+//! The catalogue of models: their vendors' data. `models.toml` is built in; `[models] catalogue` in `clawk.toml` names a file that
+//! replaces it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use crate::ports::ReasoningEffort;
 use crate::purse::TokenPrice;
 use crate::time::Timestamp;
 
-/// Days before a model's shutdown from which on a start and `clawk doctor` warn.
+/// Number of days before a model's shutdown from which a start and `clawk doctor` warn.
 const WARN_DAYS: i64 = 60;
 
 const DAY_MS: i64 = 86_400_000;
@@ -20,37 +20,37 @@ const SHIPPED: &str = include_str!("../models.toml");
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelFacts {
-    /// Where its row was read.
+    /// The source of the row.
     pub source: String,
-    /// When, `YYYY-MM-DD`.
+    /// The date on which it was read, `YYYY-MM-DD`.
     pub date: String,
-    /// Tokens of prompt and answer together.
+    /// Window for prompt and answer, in tokens.
     #[serde(default)]
     pub window_tokens: Option<u64>,
-    /// Tokens of one answer, at most.
+    /// Longest answer, in tokens.
     #[serde(default)]
     pub output_tokens: Option<u64>,
-    /// What it costs.
+    /// The price.
     #[serde(default)]
     pub price: Option<TokenPrice>,
-    /// What its vendor's server speaks best: `chat`, `responses`, `anthropic`.
+    /// The preferred API of its vendor's server: `chat`, `responses`, `anthropic`.
     #[serde(default)]
     pub dialect: Option<ModelDialect>,
-    /// Levels of effort that it has; absent: not known; empty: it does not think.
+    /// Supported effort levels; absent: unknown; empty: the model does not think.
     #[serde(default)]
     pub efforts: Option<Vec<ReasoningEffort>>,
-    /// What it takes: `text`, `image`, `audio`, `tools`.
+    /// Accepted inputs: `text`, `image`, `audio`, `tools`.
     #[serde(default)]
     pub capabilities: Vec<String>,
-    /// The day on which its vendor shuts it down, `YYYY-MM-DD`.
+    /// The day of its shutdown by the vendor, `YYYY-MM-DD`.
     #[serde(default)]
     pub shutdown: Option<String>,
-    /// The model to use instead.
+    /// The model that replaces it.
     #[serde(default)]
     pub successor: Option<String>,
 }
 
-/// What a vendor's server speaks.
+/// The API of a vendor's server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModelDialect {
@@ -62,17 +62,17 @@ pub enum ModelDialect {
     Anthropic,
 }
 
-/// All models that are known.
+/// All known models.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelCatalogue {
-    /// When it was gathered, `YYYY-MM-DD`.
+    /// Date of the catalogue, `YYYY-MM-DD`.
     #[serde(default)]
     date: String,
-    /// Names that stay when models change, for example `openai:small`.
+    /// Stable names that point to current models, for example `openai:small`.
     #[serde(default)]
     aliases: BTreeMap<String, String>,
-    /// By the names that vendors give them, without the date of a version.
+    /// Models by the vendor's name, without a version's date.
     #[serde(default)]
     models: BTreeMap<String, ModelFacts>,
 }
@@ -80,10 +80,10 @@ pub struct ModelCatalogue {
 /// Why a catalogue can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogueError {
-    /// It does not read.
+    /// The file can't be parsed.
     #[error("{0}")]
     Syntax(String),
-    /// A row that can't be meant.
+    /// A row is not plausible.
     #[error("`models.\"{model}\".{field}`: {reason}")]
     Row {
         /// The model.
@@ -93,7 +93,7 @@ pub enum CatalogueError {
         /// What is wrong.
         reason: String,
     },
-    /// An alias of nothing.
+    /// An alias names an unknown model.
     #[error("`aliases.\"{alias}\"` names `{model}`, which the catalogue does not have")]
     Alias {
         /// The alias.
@@ -104,18 +104,18 @@ pub enum CatalogueError {
 }
 
 impl ModelCatalogue {
-    /// The one that is built in.
+    /// Returns the built-in catalogue.
     #[must_use]
     pub fn shipped() -> Arc<Self> {
         static CATALOGUE: OnceLock<Arc<ModelCatalogue>> = OnceLock::new();
-        // silent-ok: a test holds that it reads
+        // silent-ok: a test checks that it can be parsed
         Arc::clone(CATALOGUE.get_or_init(|| Arc::new(Self::parse(SHIPPED).unwrap_or_default())))
     }
 
-    /// Reads a catalogue.
+    /// Parses a catalogue.
     ///
     /// # Errors
-    /// It does not read, or a row can't be meant.
+    /// The text can't be parsed, or a row is not plausible.
     pub fn parse(text: &str) -> Result<Self, CatalogueError> {
         let read: Self = toml::from_str(text).map_err(|error| CatalogueError::Syntax(error.to_string()))?;
         for (name, facts) in &read.models {
@@ -145,20 +145,20 @@ impl ModelCatalogue {
         Ok(read)
     }
 
-    /// When it was gathered, `YYYY-MM-DD`.
+    /// Returns the catalogue's date, `YYYY-MM-DD`.
     #[must_use]
     pub fn date(&self) -> &str {
         &self.date
     }
 
-    /// The model that an alias stands for; any other name stands for itself.
+    /// Returns the model of an alias; any other name is returned unchanged.
     #[must_use]
     pub fn resolve<'a>(&'a self, name: &'a str) -> &'a str {
         self.aliases.get(name).map_or(name, String::as_str)
     }
 
-    /// What is known of a model. Its vendor's prefix, the date of its version and the tag of a local one do not count; a successor is
-    /// another model.
+    /// Returns the data about a model. The vendor's prefix, a version's date and the tag of a local model are ignored; a successor
+    /// is a different model.
     #[must_use]
     pub fn find(&self, model: &str) -> Option<&ModelFacts> {
         self.named(model).map(|(_, facts)| facts)
@@ -180,7 +180,7 @@ impl ModelCatalogue {
         })
     }
 
-    /// The dearest price of all, part by part: what a model costs at most whose price nobody knows.
+    /// Returns the highest price in the catalogue for each part. It is the upper limit for a model with an unknown price.
     #[must_use]
     pub fn highest_price(&self) -> Option<TokenPrice> {
         let prices = self.models.values().filter_map(|facts| facts.price);
@@ -192,7 +192,7 @@ impl ModelCatalogue {
         })
     }
 
-    /// A warning where a model is shut down within 60 days, or has been.
+    /// Returns a warning if a model will be shut down within 60 days, or already was.
     #[must_use]
     pub fn shutdown_warning(&self, model: &str, now: Timestamp) -> Option<String> {
         let (name, facts) = self.named(model)?;
@@ -213,7 +213,7 @@ impl ModelCatalogue {
         Some(format!("the model `{name}` {when} {day} by its vendor{instead}"))
     }
 
-    /// Why a model can't be asked with this effort; `None`: it can, or nothing is known of it.
+    /// Returns why a model does not support this effort; `None`: it does, or nothing is known.
     #[must_use]
     pub fn effort_fault(&self, model: &str, effort: ReasoningEffort) -> Option<String> {
         let known = self.find(model)?.efforts.as_ref()?;
@@ -240,13 +240,13 @@ impl ModelCatalogue {
     }
 }
 
-/// The beginning of a day, UTC.
+/// Returns the start of a day in UTC.
 fn day_of(day: &str) -> Option<Timestamp> {
     Timestamp::parse(&format!("{day}T00:00:00Z")).ok() // silent-ok: whoever asks says what is wrong with it
 }
 
-/// A model of the catalogue: its name, alone or with the date of a version or `latest` behind it. `gpt-5.4` is not `gpt-5`: what a newer
-/// model costs is not known from an older one's price.
+/// Returns whether `model` is a version of `name`: the name alone, or followed by a date or `latest`. `gpt-5.4` is not `gpt-5`,
+/// because the price of a newer model can't be derived from an older one's.
 fn is_version_of(model: &str, name: &str) -> bool {
     let Some(version) = model.strip_prefix(name) else {
         return false;

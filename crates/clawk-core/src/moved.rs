@@ -1,31 +1,31 @@
-//! The tables of a state as they cross from one kind of store to another (`clawk state move`, R48). Each store reads and writes its own
-//! tables in this shape; what a row means is known to the store alone.
+//! The tables of a state in the form in which they are moved between stores (`clawk state move`, R48). Each store reads and writes
+//! its own tables in this form. Only the store knows the meaning of a row.
 
 mod sealed;
 
 pub use sealed::RowSealer;
 
-/// How a column's values cross.
+/// The type of a column's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A whole number.
+    /// An integer.
     Int,
     /// 0 or 1.
     Flag,
-    /// A text of ours, or JSON: it holds no NUL.
+    /// Text written by clawk, or JSON. It holds no NUL.
     Text,
-    /// A text that came from outside.
+    /// Text from outside.
     Said,
     /// Bytes.
     Bytes,
 }
 
-/// A value.
+/// The value of a cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MovedCell {
-    /// Absent.
+    /// No value.
     Null,
-    /// A number, or a flag.
+    /// A number or a flag.
     Int(i64),
     /// A text.
     Text(String),
@@ -39,32 +39,31 @@ pub type MovedRow = Vec<MovedCell>;
 /// A table.
 #[derive(Debug)]
 pub struct Table {
-    /// Its name, in every store.
+    /// Name of the table in every store.
     pub name: &'static str,
-    /// Its columns.
+    /// Its columns: name and type.
     pub columns: &'static [(&'static str, Kind)],
-    /// In which order its rows cross; all of them are columns of the table.
+    /// The order in which its rows are moved. It names only columns of the table.
     pub order: &'static str,
 }
 
-/// Rows that cross at once, at most; contents and events are large.
+/// Largest number of rows moved at once. Contents and events are large.
 pub const PAGE: usize = 2_000;
 
 use Kind::{Bytes, Flag, Int, Said, Text};
 
-/// Sessions with the heads of their chains.
+/// Sessions, with the heads of their chains.
 pub const SESSIONS: &str = "sessions";
-/// The contents that events refer to. A store may keep them elsewhere than in a table.
+/// The contents that events refer to. A store may keep them outside a table.
 pub const CONTENTS: &str = "contents";
-/// Events.
+/// The events.
 pub const EVENTS: &str = "events";
-/// Entries of memory.
+/// The memory entries.
 pub const MEMORY: &str = "memory";
-/// Their vectors, as `clawk_recall::packed` keeps them.
+/// Their vectors, in the format of `clawk_recall::packed`.
 pub const VECTORS: &str = "memory_vectors";
 
-/// Every table, in the order in which they cross: what others refer to comes first. Who serves a state, its leases, and caches that
-/// are made anew do not cross.
+/// All tables in the order of moving: referenced tables first. Hosts, leases and caches are not moved.
 pub const TABLES: [Table; 17] = [
     Table {
         name: SESSIONS,
@@ -253,7 +252,7 @@ pub const TABLES: [Table; 17] = [
 ];
 
 impl Table {
-    /// The names of its columns, separated by commas.
+    /// Returns the column names, separated by commas.
     #[must_use]
     pub fn names(&self) -> String {
         let names: Vec<&str> = self.columns.iter().map(|(name, _)| *name).collect();
@@ -261,18 +260,18 @@ impl Table {
     }
 }
 
-/// A state's numbers, by which both sides of a move are compared.
+/// Totals of a state, by which both sides of a move are compared.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StateTotals {
-    /// Rows of each table, by name.
+    /// Number of rows of each table, by name.
     pub rows: std::collections::BTreeMap<&'static str, u64>,
-    /// Chains, and SHA-256 over all of their heads in the order of their sessions, hexadecimal.
+    /// Number of chains.
     pub chains: u64,
-    /// See `chains`.
+    /// SHA-256 over the heads of all chains in the order of their sessions, hexadecimal.
     pub heads: String,
 }
 
-/// Adds up what has crossed.
+/// Adds up the moved rows.
 #[derive(Debug, Default)]
 pub struct StateTally {
     sum: StateTotals,
@@ -301,7 +300,7 @@ impl StateTally {
         }
     }
 
-    /// The numbers.
+    /// Returns the totals.
     #[must_use]
     pub fn sum(mut self) -> StateTotals {
         use sha2::{Digest as _, Sha256};

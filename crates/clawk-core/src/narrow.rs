@@ -1,4 +1,4 @@
-//! Whether one sandbox grants nothing that another does not: `context.sandbox` may only narrow (R15).
+//! Checks that one sandbox grants nothing that another does not, because `context.sandbox` can only narrow (R15).
 
 use clawk_manifest::model::{
     FilesystemMode, FilesystemSettings, MountPermission, NetworkMode, NetworkSettings, Sandbox,
@@ -26,7 +26,7 @@ pub const fn within(inner: &Limits, outer: &Limits) -> bool {
         && inner.max_output_bytes <= outer.max_output_bytes
 }
 
-/// Every one of these is among those.
+/// Returns whether every one of `these` is in `those`.
 fn all_in<T: PartialEq>(these: &[T], those: &[T]) -> bool {
     these.iter().all(|one| those.contains(one))
 }

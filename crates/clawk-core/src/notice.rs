@@ -1,4 +1,4 @@
-//! The notices that a surface (terminal, channel, RPC client) gets while a session works.
+//! The notices that a user interface (terminal, channel, RPC client) gets while a session works.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::ports::Usage;
 use crate::sheet::CallPreview;
 use crate::time::Timestamp;
 
-/// A question to a person: may this call run?
+/// An approval request: may this call run?
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApprovalQuestion {
     /// The call; what `Kernel::answer` takes.
@@ -20,55 +20,54 @@ pub struct ApprovalQuestion {
     pub session: SessionId,
     /// The tool.
     pub tool: String,
-    /// Exactly what it will get.
+    /// The exact arguments of the call.
     pub arguments: Map<String, Value>,
-    /// What a person reads before they answer: what will happen, and every argument.
+    /// The preview that a person reads: what will happen, and every argument.
     pub sheet: Arc<CallPreview>,
-    /// The rule that asks, or the autonomy.
+    /// The rule that requires the approval; `None`: the autonomy level does.
     pub rule_id: Option<String>,
-    /// Why it is asked.
+    /// Why the approval is needed.
     pub reason: String,
-    /// Why each earlier layer and rule did not decide, for `why`.
+    /// Why each earlier layer and rule did not decide, for the `why` command.
     pub explanation: Vec<String>,
-    /// When the question lapses, for people; by the wall clock of when it was put.
+    /// Time of expiry for people, by the wall clock at the time of the request.
     pub expires_at: Timestamp,
-    /// When it lapses, by the clock that no one can set: [`crate::time::Clock::monotonic_us`] of this process.
+    /// Time of expiry by the monotonic clock of this process: [`crate::time::Clock::monotonic_us`].
     pub until_us: u64,
-    /// What happens then.
+    /// The outcome if nobody answers.
     pub default_if_timeout: &'static str,
-    /// What it is expected to cost, as far as anything is known.
+    /// The expected cost, if known.
     pub cost: Option<String>,
-    /// The folder that a standing grant may cover where the person wants more than this very call.
+    /// The folder that a standing grant may cover.
     pub folder: Option<std::path::PathBuf>,
-    /// Which step of a plan it is; `None`: it is asked for itself.
+    /// Its step in a plan; `None`: a separate request.
     pub step: Option<ApprovalPlanStep>,
 }
 
-/// One of the calls that a model asked for in one answer, and that are put to a person together.
+/// One of several calls in a model answer that a person is asked about together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovalPlanStep {
     /// The plan; what `Kernel::reply_plan` takes.
     pub plan: RequestId,
-    /// From 1, among all calls of the answer.
+    /// Number of the step, from 1, among all calls of the answer.
     pub number: u32,
-    /// How many those are.
+    /// Number of all calls of the answer.
     pub of: u32,
-    /// For people: the calls that this question is not about, and what becomes of them.
+    /// Lines for people about the calls that are not part of the request, and what becomes of them.
     pub beside: Vec<String>,
 }
 
-/// One question about several calls. Each step has its own id, grant and answer.
+/// One approval request for several calls. Each step has its own id, grant and answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// Its id.
     pub id: RequestId,
-    /// What waits for an answer, in the order in which it would run.
+    /// The steps that wait for an answer, in their order of execution.
     pub steps: Vec<ApprovalQuestion>,
 }
 
 impl Plan {
-    /// The steps among `questions`, plan by plan, in the order of the first of each; a question that is no step stands
-    /// alone.
+    /// Groups requests by plan, in the order of each plan's first step. A request without a plan stays single.
     #[must_use]
     pub fn group(questions: Vec<ApprovalQuestion>) -> Vec<WaitingApproval> {
         let mut all: Vec<WaitingApproval> = Vec::new();
@@ -97,7 +96,7 @@ impl Plan {
         all
     }
 
-    /// The calls that it is not about; for people.
+    /// Returns the lines about calls that are not part of the request.
     #[must_use]
     pub fn beside(&self) -> &[String] {
         let first = self.steps.first().and_then(|first| first.step.as_ref());
@@ -105,31 +104,31 @@ impl Plan {
     }
 }
 
-/// What waits: one call, or a plan.
+/// A waiting approval: one call, or a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WaitingApproval {
-    /// A call.
+    /// One call.
     One(Box<ApprovalQuestion>),
-    /// Several.
+    /// Several calls.
     Plan(Plan),
 }
 
 impl ApprovalQuestion {
-    /// Its number in its plan; 1 where it is asked for itself.
+    /// Returns its number in the plan; 1 without a plan.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.step.as_ref().map_or(1, |step| step.number)
     }
 }
 
-/// What ended a turn (R40).
+/// The reason for a turn's end (R40).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TurnStop {
-    /// An answer.
+    /// The model answered.
     Answered,
     /// The model declined to answer.
     Refused,
-    /// Somebody cancelled it.
+    /// It was cancelled.
     Cancelled,
     /// A budget was used up.
     Budget,
@@ -156,11 +155,11 @@ impl TurnStop {
 pub enum ApprovalAnswer {
     /// This call may run.
     Approve,
-    /// This call, and later ones of the same shape in this session: a standing grant (R13).
+    /// This call may run, and later calls that match it in this session: a standing grant (R13).
     ApproveForSession,
-    /// This call, and later ones of the same shape until it is revoked; a rule is suggested to the operator.
+    /// This call may run, and later calls that match it until the grant is revoked. A rule is suggested to the operator.
     Always,
-    /// It may not.
+    /// The call may not run.
     Deny,
 }
 
@@ -171,11 +170,11 @@ pub enum TurnEnd {
     Answered,
     /// The user cancelled.
     Cancelled,
-    /// It could not be finished; the message lies in the dead-letter box. For people: why, and the cure.
+    /// It could not be finished; the message is in the dead-letter box. Holds the reason and a fix, for people.
     Failed(String),
 }
 
-/// One thing that happened. Text in it is what a person may see.
+/// One notice. Its text may be shown to people.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SessionNotice {
     /// A turn began.
@@ -183,9 +182,9 @@ pub enum SessionNotice {
         /// The message it answers.
         message: MessageId,
     },
-    /// A piece of the answer; may be dropped when the surface is slow, [`SessionNotice::Said`] has it all.
+    /// A piece of the answer. It may be dropped if the client is slow; [`SessionNotice::Said`] has the complete text.
     Delta(String),
-    /// A whole text of the agent.
+    /// A complete text of the agent.
     Said(String),
     /// What the model thought before it went on, without secrets: for the process owner's terminal alone, and no part of the answer. May
     /// be dropped when the surface is slow.
@@ -196,11 +195,11 @@ pub enum SessionNotice {
     Retrying {
         /// The provider that failed.
         provider: String,
-        /// What it said.
+        /// The provider's error.
         reason: String,
-        /// The next attempt: after this wait, at this provider.
+        /// Delay before the next attempt, in milliseconds.
         wait_ms: u64,
-        /// Its name.
+        /// The provider of the next attempt.
         next: String,
     },
     /// A call was decided on.
@@ -209,27 +208,27 @@ pub enum SessionNotice {
         request_id: RequestId,
         /// The tool.
         tool: String,
-        /// What it gets.
+        /// Its arguments.
         arguments: Map<String, Value>,
         /// `allow`, `audit-only`, `approved`, `deny`.
         verdict: String,
-        /// The rule, if one decided.
+        /// The rule that decided, if any.
         rule_id: Option<String>,
-        /// What refused it, in the trace's word: `policy`, `sandbox`, `approval_denied` …; `None`: it runs.
+        /// The refusing part, as a word of the trace: `policy`, `sandbox`, `approval_denied` …; `None`: the call runs.
         refused_by: Option<&'static str>,
     },
-    /// A text was screened and something was found in it.
+    /// Screening found something in a text.
     Screened {
-        /// Where: `arguments`, `answer`, `result`, `error`, `message`, `memory`, `peer`.
+        /// The kind of text: `arguments`, `answer`, `result`, `error`, `message`, `memory`, `peer`.
         place: &'static str,
-        /// What was done: `redact`, `block`, `warn`.
+        /// The action: `redact`, `block`, `warn`.
         action: &'static str,
-        /// What was found, by kind; never the text.
+        /// The kinds of findings; never the text.
         kinds: Vec<String>,
     },
-    /// A person is asked.
+    /// A person is asked for approval.
     Asking(Box<ApprovalQuestion>),
-    /// A person is asked about several calls at once.
+    /// A person is asked for approval of several calls at once.
     Planned(Plan),
     /// A call ended.
     CallFinished {
@@ -237,30 +236,30 @@ pub enum SessionNotice {
         request_id: RequestId,
         /// The tool.
         tool: String,
-        /// It ran and failed, or did not run.
+        /// The call failed, or did not run.
         is_error: bool,
-        /// The first lines of what came out, bounded.
+        /// The first lines of the result, limited in length.
         summary: String,
-        /// Wall time.
+        /// Duration in milliseconds.
         duration_ms: u64,
-        /// The sandbox level really obtained, or `built-in` or `remote` where none applies; empty when it did not run.
+        /// The sandbox level that was obtained; `built-in` or `remote` if none applies; empty if the call did not run.
         level: String,
     },
-    /// A call of a client's own tool, which the client runs; the turn ends with it.
+    /// A call of a client's own tool. The client runs it, and the turn ends.
     Handed(ClientCall),
-    /// What the turn's calls came to, by the record; before its end, where there is something to say. With one line for people.
+    /// Summary of the turn's recorded calls, before its end, with one line for people.
     Shown(TurnCallSummary, String),
-    /// A limit is nearly used up; for people: which, how far, until when.
+    /// A limit is nearly used up. Holds the limit, the used part and the reset time, for people.
     Warned(String),
-    /// Providers that could not be reached after the start; for people: which, why, and what becomes of messages.
+    /// Providers could not be reached after the start. Holds the names, the reasons and the consequence for messages, for people.
     Unreachable(String),
     /// A turn ended.
     TurnEnded {
         /// The message it answered.
         message: MessageId,
-        /// How.
+        /// The result.
         end: TurnEnd,
-        /// What ended it.
+        /// The reason for its end.
         stop: TurnStop,
         /// Tokens of the whole turn.
         usage: Usage,

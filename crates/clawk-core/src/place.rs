@@ -1,7 +1,7 @@
-//! Where paths really lead: facts for decisions about them (`policy::path`). Links are followed, further names of a file are
-//! looked for where a rule restricts, folders are known again under any name.
+//! Resolves paths to real locations for policy decisions (`policy::path`). It follows symbolic links, looks for further names of a
+//! file where a rule restricts, and recognises folders under any name.
 //!
-//! Reading only, and bounded. [`find`] blocks: async code calls [`look`].
+//! It only reads, within limits. [`find`] blocks; async code calls [`look`].
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
@@ -21,31 +21,31 @@ use serde_json::Map;
 
 use crate::ports::ToolDescription;
 
-/// Links followed on the way to one place.
+/// Largest number of links followed for one path.
 const MAX_LINKS: usize = 40;
 
-/// Names on the way to one place, those of links among them.
+/// Largest number of components for one path, including those of links.
 const MAX_STEPS: usize = 4096;
 
-/// Entries of the rules' folders that are looked through for further names of a call's files.
+/// Largest number of entries in the rules' folders that are searched for further names of a call's files.
 const MAX_ENTRIES: usize = 200_000;
 
-/// How long looking may take, milliseconds; what was not seen by then is refused.
+/// Time limit in milliseconds. A path that was not resolved by then is refused.
 const LOOK_MS: u64 = 10_000;
 
 /// The paths to look up for one call: its own paths and the roots of rules.
 #[derive(Debug, Clone, Default)]
 pub struct PathSearch {
-    /// Paths of a call, absolute, as they are written.
+    /// Absolute paths of a call, as written.
     pub paths: Vec<PathBuf>,
-    /// Roots of rules; true: a rule restricts there, and files with further names are looked for.
+    /// Root folders of rules. `true`: a rule restricts there, so further names of files are searched.
     pub roots: BTreeMap<PathBuf, bool>,
-    /// Where roots led when the agent started.
+    /// The resolved roots at the agent's start.
     pub then: BTreeMap<PathBuf, PathBuf>,
 }
 
 impl PathSearch {
-    /// The places without looking at the disk: every path is taken to lead to itself.
+    /// Returns the locations without reading the disk: every path counts as resolved.
     #[must_use]
     pub fn unfollowed(&self) -> RealLocations {
         let place = |path: &PathBuf| RealLocation {
@@ -72,14 +72,14 @@ impl PathSearch {
 /// through folders and to runners that open files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExcludedPaths {
-    /// Roots for which the rules have a stricter word than for the call, and in which none of its paths lies.
+    /// Roots for which the rules are stricter than for the call, and which contain none of its paths.
     pub out: Vec<PathBuf>,
     /// All other roots.
     pub open: Vec<PathBuf>,
 }
 
 impl ExcludedPaths {
-    /// Tells whether the call must leave out `path`.
+    /// Returns whether the call must leave out `path`.
     #[must_use]
     pub fn leaves_out(&self, path: &Path) -> bool {
         let deepest = |roots: &[PathBuf]| {
@@ -90,7 +90,8 @@ impl ExcludedPaths {
     }
 }
 
-/// Looks, away from the async threads. What can't be seen in time is missing in the answer, so that a decision refuses it.
+/// Resolves the paths on a blocking thread. A path that can't be resolved in time is missing in the result, so that the decision
+/// refuses it.
 pub async fn look(search: PathSearch) -> RealLocations {
     let found = tokio::task::spawn_blocking(move || find(&search));
     match tokio::time::timeout(Duration::from_millis(LOOK_MS), found).await {
@@ -99,7 +100,7 @@ pub async fn look(search: PathSearch) -> RealLocations {
     }
 }
 
-/// Looks.
+/// Resolves the paths. Blocking.
 #[must_use]
 pub fn find(search: &PathSearch) -> RealLocations {
     let mut look = PathLookup::default();
@@ -175,7 +176,7 @@ pub fn real(path: &Path) -> PathBuf {
     follow(path).at
 }
 
-/// What no enclosure of the tool may show: see [`Engine::closed`]. `known`: what its executor says of it.
+/// Returns the paths that the tool's sandbox must hide: see [`Engine::closed`]. `known`: the executor's description of the tool.
 #[must_use]
 pub fn closed(engine: &Engine, tool: &Tool, known: &ToolDescription, workdir: &Path) -> HiddenRoots {
     let mut annotations = known.trusted_annotations.clone();
@@ -202,7 +203,7 @@ pub fn closed(engine: &Engine, tool: &Tool, known: &ToolDescription, workdir: &P
     engine.closed(&subject, &named)
 }
 
-/// What policies close to every tool that one process serves: only that may the process not see.
+/// Returns the paths that policies deny to every tool of one process. The process must not see exactly these.
 ///
 /// # Errors
 /// The policies can't be compiled.
@@ -218,7 +219,7 @@ pub fn closed_to_all(
     Ok(each.reduce(|all, one| all.shared(&one)).unwrap_or_default())
 }
 
-/// What stands at the end of a path.
+/// The target at the end of a path.
 struct PathTarget {
     at: PathBuf,
     meta: Option<Metadata>,
@@ -226,7 +227,7 @@ struct PathTarget {
 }
 
 impl PathTarget {
-    /// Where a root leads; one that leads nowhere stands for its own name.
+    /// Returns the resolved root. A root that can't be resolved stays as written.
     fn root(self, root: &Path) -> PathBuf {
         match self.unknown {
             None => self.at,
@@ -235,7 +236,7 @@ impl PathTarget {
     }
 }
 
-/// Follows an absolute path, as the system would open it.
+/// Follows an absolute path as the system would open it.
 fn follow(path: &Path) -> PathTarget {
     let mut at = PathBuf::from("/");
     let mut meta = None;
@@ -292,7 +293,7 @@ fn follow(path: &Path) -> PathTarget {
             }
         }
     }
-    // `..` and links to folders end where nothing was looked at yet.
+    // `..` and links to folders end at a place that was not examined yet.
     let meta = meta.or_else(|| at.symlink_metadata().ok());
     PathTarget {
         at,
@@ -301,7 +302,7 @@ fn follow(path: &Path) -> PathTarget {
     }
 }
 
-/// Nothing is there: named as it would be.
+/// Returns the target for a missing file, with the rest of the path as written.
 fn absent(mut at: PathBuf, ahead: VecDeque<OsString>) -> PathTarget {
     for part in ahead {
         if part == ".." {
@@ -335,13 +336,13 @@ type InodeId = (u64, u64);
 
 #[derive(Default)]
 struct PathLookup {
-    /// Which file or folder each root is.
+    /// The file or folder of each root, by inode.
     roots: HashMap<InodeId, PathBuf>,
     seen: HashMap<PathBuf, Option<InodeId>>,
 }
 
 impl PathLookup {
-    /// The same place below the root's own name, where a root is reached under another one: a mount of it, or a hard link.
+    /// Returns the location under the root's own name, if the root is reached under another name: a mount or a hard link.
     fn same_folder(&mut self, at: &Path) -> Vec<PathBuf> {
         let mut names = Vec::new();
         for above in at.ancestors() {
@@ -355,7 +356,7 @@ impl PathLookup {
             if let Ok(below) = at.strip_prefix(above)
                 && !at.starts_with(root)
             {
-                // Joining nothing would add a separator, as if a file were a folder.
+                // Joining an empty path would add a separator, as if a file were a folder.
                 names.push(if below.as_os_str().is_empty() {
                     root.clone()
                 } else {
@@ -367,7 +368,7 @@ impl PathLookup {
     }
 }
 
-/// The names below `roots` of files with these inode numbers. `None`: there are too many entries to look through.
+/// Returns the names below `roots` of files with these inode numbers. `None`: there are too many entries.
 fn names_of(inodes: &HashSet<u64>, roots: &[PathBuf]) -> Option<HashMap<InodeId, Vec<PathBuf>>> {
     let mut found: HashMap<InodeId, Vec<PathBuf>> = HashMap::new();
     let mut take = |path: PathBuf| {
@@ -385,7 +386,7 @@ fn names_of(inodes: &HashSet<u64>, roots: &[PathBuf]) -> Option<HashMap<InodeId,
     }
     let mut left = MAX_ENTRIES;
     while let Some(folder) = open.pop() {
-        // silent-ok: who can't read a folder can't have made a name of what lies in it
+        // silent-ok: who can't read a folder can't have made a second name of its files
         let Ok(listing) = folder.read_dir() else { continue };
         for entry in listing.flatten() {
             left = left.checked_sub(1)?;

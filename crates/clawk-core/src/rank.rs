@@ -1,5 +1,6 @@
-//! What a store's manifest says of its entries' weight (CKP 0.3: `role`, `lifecycle`, `forgetting`, `salience`, `confidence`): how they
-//! rank, which stores speak up by themselves, and how sure an entry is. Nothing is lost by it: an entry that fades is found by its words.
+//! The store settings for the weight of entries (CKP 0.3: `role`, `lifecycle`, `forgetting`, `salience`, `confidence`): the ranking
+//! of entries, the stores that are asked before a turn, and the confidence of an entry. Nothing is deleted: a faded entry is still
+//! found by its words.
 
 use clawk_manifest::model::{
     AcquisitionMode, ConfidenceDecay, ForgettingStrategy, RetrievalMode, Store, StoreRole, StoreType,
@@ -14,10 +15,10 @@ const SIGNALS: [&str; 4] = ["context", "recency", "source", "trust"];
 const HOUR: f64 = 3600.0;
 const DAY: f64 = 24.0 * HOUR;
 
-/// The least of its score that an entry keeps, however it fades.
+/// Smallest part of its score that a faded entry keeps.
 const LEAST: f64 = 0.5;
 
-/// What is not named among the signals of `salience` does not count; these do where it names none.
+/// The default signals of `salience`. If it names signals, only these count.
 const USUAL: [&str; 2] = ["recency", "trust"];
 
 /// Why the store cannot be ranked as its manifest says.
@@ -36,10 +37,10 @@ pub fn fault(store: &Store) -> Option<String> {
 /// The store is asked before a turn.
 pub fn speaks_up(store: &Store) -> bool {
     match (store.kind, store.role) {
-        // What passes by is looked up, and never comes by itself.
+        // Sensory memory is only searched explicitly.
         (_, Some(StoreRole::Sensory)) => false,
         (StoreType::Conversation | StoreType::Semantic | StoreType::Workspace, _) => true,
-        // How something is done, and what is being done, is at hand whatever the store's type.
+        // Procedural and working memory is available whatever the store's type.
         (StoreType::KeyValue | StoreType::Checkpoint, role) => {
             matches!(role, Some(StoreRole::Working | StoreRole::Procedural))
         }
@@ -59,7 +60,8 @@ pub fn takes_up(store: &Store) -> bool {
     }
 }
 
-/// After so long an entry counts half, seconds: half of what `retention.max_age` allows, or what its role's memory is like.
+/// Returns the time in seconds after which an entry's weight is halved: half of `retention.max_age`, or the default of the store's
+/// role.
 fn half_life(store: &Store) -> f64 {
     if let Some(age) = store.retention.max_age {
         #[expect(clippy::cast_precision_loss, reason = "seconds far below 2^53")]
@@ -74,7 +76,7 @@ fn half_life(store: &Store) -> f64 {
     }
 }
 
-/// How much of 1 is left after so long.
+/// Returns the rest of a weight of 1 after the given age.
 fn faded(age_seconds: f64, half_life: f64) -> f64 {
     (-age_seconds.max(0.0) / half_life * std::f64::consts::LN_2).exp()
 }
@@ -102,7 +104,7 @@ pub fn weigh(store: &Store, found: &mut EntrySearchResult, whose: &str, now: Tim
     if !decays && !contextual && salience.is_none() {
         return;
     }
-    // Which signals count, once each.
+    // The signals that count, once each.
     let mut signals: Vec<&str> = Vec::new();
     let mut add = |named: &mut dyn Iterator<Item = &'static str>| {
         for signal in named {
@@ -145,11 +147,11 @@ pub fn weigh(store: &Store, found: &mut EntrySearchResult, whose: &str, now: Tim
         hit.entry.score = Some((score * (LEAST + (1.0 - LEAST) * weight)).clamp(0.0, 1.0));
     }
     let score = |hit: &clawk_recall::entry::EntryHit| hit.entry.score.unwrap_or(0.0);
-    // A stable order: what ranks alike stays as it was found.
+    // The sort is stable: entries with equal scores keep their order.
     found.hits.sort_by(|a, b| score(b).total_cmp(&score(a)));
 }
 
-/// By where an entry came from.
+/// Returns the confidence by an entry's provenance.
 fn sureness(mark: &EntryProvenance) -> f64 {
     let of_kind = match mark.kind() {
         "user" => 1.0,
@@ -175,7 +177,7 @@ pub fn confidence(
     let fades = match said.decay {
         None | Some(ConfidenceDecay::None) => false,
         Some(ConfidenceDecay::Adaptive) => true,
-        // Where the store forgets anyway.
+        // Applies if the store forgets anyway.
         Some(ConfidenceDecay::Optional) => {
             matches!(
                 forgets,

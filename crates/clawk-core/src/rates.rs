@@ -1,5 +1,5 @@
-//! `rate_limits.tool_calls_per_minute` (CKP §5.8, R16a): calls that may begin in a minute, over the whole agent. Several
-//! policies: the strictest holds. The window is folded from the journal at a start. What models use up is the purse's.
+//! `rate_limits.tool_calls_per_minute` (CKP §5.8, R16a): how many calls may begin in a minute, over the whole agent. Of several
+//! policies the strictest counts. A start rebuilds the window from the journal. The use of models is limited by budgets instead.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use clawk_manifest::model::Policy;
 use crate::error::{CallError, DeniedBy};
 use crate::time::Timestamp;
 
-/// The window, milliseconds.
+/// Length of the window in milliseconds.
 const MINUTE_MS: i64 = 60_000;
 
 /// The window of one agent.
@@ -19,7 +19,7 @@ pub struct CallRateWindow {
     calls: Mutex<VecDeque<Timestamp>>,
 }
 
-/// A bound with the policy that sets it.
+/// A limit, with the policy that sets it.
 #[derive(Debug)]
 struct CallRateBound {
     calls_per_minute: u64,
@@ -76,7 +76,7 @@ impl CallRateWindow {
         self.lock().push_back(at);
     }
 
-    /// Takes one call's place in the minute.
+    /// Takes one place in the minute.
     ///
     /// # Errors
     /// -32011 with the wait, when the minute is full.
@@ -89,7 +89,7 @@ impl CallRateWindow {
         Ok(())
     }
 
-    /// Whether a call would have a place now; none is taken.
+    /// Checks whether there is a place, without taking it.
     ///
     /// # Errors
     /// As [`CallRateWindow::take_call`].

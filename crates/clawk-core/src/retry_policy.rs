@@ -1,4 +1,4 @@
-//! How often and how long one provider is asked again: some attempts after a fault, some time after a rate limit. Pure.
+//! The retry policy of one provider: a number of attempts after a fault, a time span after a rate limit. Pure.
 
 #[cfg(test)]
 mod tests;
@@ -8,23 +8,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::ports::{FaultKind, ProviderError, ReasoningEffort, RequestAdaptation};
 
-/// The longest wait between two attempts, milliseconds (runtime profile §5).
+/// Longest delay between two attempts, in milliseconds (runtime profile §5).
 const MAX_DELAY_MS: u64 = 30_000;
-/// The longest wait that a server may impose while another provider could be asked instead, milliseconds.
+/// Longest delay that a server may request while another provider is available, in milliseconds.
 const MAX_IMPOSED_MS: u64 = 60_000;
-/// The shortest wait after a rate limit that does not count as an attempt, milliseconds: it bounds the number of requests.
+/// Shortest delay after a rate limit that does not count as an attempt, in milliseconds. It limits the number of requests.
 const MIN_WAIT_MS: u64 = 1_000;
 
 /// Settings of one provider from `[providers.NAME]` of `clawk.toml`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelOptions {
-    /// Output tokens asked for; none: the model's maximum where it is known, else 4,096.
+    /// Output tokens to request; `None`: the model's maximum if known, else 4,096.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_output_tokens: Option<u64>,
-    /// How long the waits between its attempts may be together, milliseconds. Within it a rate limit does not count as one of
-    /// `max_attempts`. 0: there is no such time, and a rate limit counts.
+    /// Longest total delay between attempts, in milliseconds. Within it a rate limit does not count as one of `max_attempts`. 0:
+    /// every rate limit counts.
     pub retry_time_ms: u64,
-    /// How much it may think, where a request does not say.
+    /// Reasoning effort if a request does not set one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effort: Option<ReasoningEffort>,
     /// Levels of effort that its model has, as the catalogue says; absent: not known. Not in records of earlier versions.
@@ -33,22 +33,22 @@ pub struct ModelOptions {
     /// How requests to it are written, beside what refusals teach.
     #[serde(default, skip_serializing_if = "RequestAdaptation::is_empty")]
     pub adaptation: RequestAdaptation,
-    /// Its window as the operator says, tokens; the manifest's `max_context_window` comes first.
+    /// The operator's value of its window, in tokens; the manifest's `max_context_window` takes precedence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<u64>,
-    /// Its window as the catalogue says, tokens.
+    /// The catalogue's value of its window, in tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub catalogue_tokens: Option<u64>,
-    /// The present turn is fitted to the window, and refusals make requests smaller. Records of earlier versions do not have it.
+    /// The current turn is fitted to the window, and refusals shorten requests. Off in records of earlier versions.
     #[serde(default)]
     pub fits_turns: bool,
-    /// Arguments that it writes in its own way are converted where the schema leaves no doubt. Not in records of earlier versions.
+    /// Arguments of a wrong type are converted if the schema allows only one reading. Off in records of earlier versions.
     #[serde(default)]
     pub converts_arguments: bool,
 }
 
 impl ModelOptions {
-    /// [`Self::retry_time_ms`] by default: a rate limit lasts a minute.
+    /// Default of [`Self::retry_time_ms`]. A rate limit lasts a minute.
     pub const RETRY_TIME_MS: u64 = 120_000;
 
     /// Whether its model has this level, as far as is known.
@@ -85,12 +85,12 @@ pub fn backoff_ms(backoff: BackoffStrategy, initial_ms: u64, attempt: u32, rando
     base - random % (base / 4 + 1)
 }
 
-/// What is left of the attempts and of the time for one provider in one inference.
+/// The remaining attempts and time for one provider in one request.
 #[derive(Debug)]
 pub struct RetryPolicy {
     retry: ProviderRetry,
     time_ms: u64,
-    /// No other provider follows in the chain.
+    /// The chain has no further provider.
     last: bool,
     asked: u32,
     counted: u32,
@@ -110,7 +110,7 @@ impl RetryPolicy {
         }
     }
 
-    /// How long to wait after this failure before the next attempt, milliseconds; `None`: it is not asked again.
+    /// Returns the delay in milliseconds before the next attempt after this failure; `None`: no further attempt.
     ///
     /// A rate limit says that the provider will answer, only later: it counts as an attempt only where another provider could
     /// answer now, or where no time is given.
@@ -141,7 +141,7 @@ impl RetryPolicy {
             );
             delay_ms.max(imposed).max(least)
         };
-        // Counted without the jitter, so that a replay asks as often.
+        // Counted without the jitter, so that a replay makes the same number of attempts.
         let waited_ms = self.waited_ms.saturating_add(wait_ms(0));
         let wait_ms = wait_ms(random);
         if timed && waited_ms > self.time_ms {

@@ -1,21 +1,21 @@
-//! Roles of senders (CKP §5.3, R12): what a channel's access control gives, and what it lets one do.
+//! Roles of senders (CKP §5.3, R12): how a channel's access control assigns them, and what each role may do.
 
 use clawk_manifest::model::{AccessControl, Channel, Role};
 use clawk_policy::Verdict;
 
-/// Somebody, as the door that they came by knows them.
+/// A person, as the entry point has identified them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownPerson {
     /// `terminal`, `control`, `rpc`, or a channel's name.
     pub channel: String,
-    /// Their name there.
+    /// The person's name there.
     pub name: String,
-    /// What they may do (CKP §5.3).
+    /// The person's role (CKP §5.3).
     pub role: Role,
 }
 
 impl KnownPerson {
-    /// The owner of this process, or the operator at its wire: an admin.
+    /// Makes the owner of this process, or the operator at its launcher: an admin.
     #[must_use]
     pub fn admin(channel: &str, name: &str) -> Self {
         Self {
@@ -26,11 +26,11 @@ impl KnownPerson {
     }
 }
 
-/// Whether a sender may come in by a channel, and as what. `None`: refused.
+/// Returns the role of a channel's sender; `None`: refused.
 ///
-/// `open` lets everybody in as `user`; so does `allowlist` with whom it lists; `role-based` says it itself; `pairing` lets in whom
-/// an admin has paired, which `paired` tells; a channel without access control lets nobody in (C3). Nobody becomes an admin but by
-/// a `roles` entry.
+/// `open` admits everybody as `user`; `allowlist` admits its listed senders as `user`; `role-based` assigns the role itself;
+/// `pairing` admits senders that an admin has paired (`paired`); a channel without access control admits nobody (C3). Only a
+/// `roles` entry makes an admin.
 #[must_use]
 pub fn admit(channel: &Channel, sender: &str, paired: bool) -> Option<Role> {
     match &channel.access_control {

@@ -1,8 +1,8 @@
-//! The text of a question: one text for every surface.
+//! The text of an approval request: the same text for every client.
 //!
-//! The whole text has every argument of the call, byte for byte, with what cannot be seen made visible. The short text is
-//! the whole one with long values folded to head and tail; it says how much is hidden, and a yes to it counts only from
-//! who has seen the whole ([`PreviewReceipt`]).
+//! The whole text has every argument of the call, byte for byte, with invisible characters made visible. The short text is the
+//! whole text with long values folded to beginning and end; it says how much is hidden, and a yes to it counts only from a person
+//! who has seen the whole text ([`PreviewReceipt`]).
 
 mod fold;
 #[cfg(test)]
@@ -17,21 +17,21 @@ pub use visible::visible;
 
 use crate::canonical::digest;
 
-/// Empty lines in a row that are shown; a longer run is counted.
+/// Number of consecutive empty lines that are shown. A longer run is counted.
 const EMPTY_LINES_SHOWN: usize = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Kind {
-    /// Something known of the call, or a short value.
+    /// A property of the call, or a short value.
     Fact,
     /// A line of a value.
     Value,
-    /// A line of a file that stays as it is.
+    /// An unchanged line of a file.
     Same,
 }
 
-/// One line of the text. Made visible when it is made.
+/// One line of the text. Invisible characters are made visible when it is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreviewLine {
     kind: Kind,
@@ -39,7 +39,7 @@ pub struct PreviewLine {
 }
 
 impl PreviewLine {
-    /// Something that is known of the call.
+    /// Makes a line about a property of the call.
     #[must_use]
     pub fn fact(text: &str) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl PreviewLine {
         }
     }
 
-    /// A line of a value behind `mark`, without its line end.
+    /// Makes a line of a value after `mark`, without its line end.
     #[must_use]
     pub fn value(mark: &str, text: &str) -> Self {
         Self {
@@ -57,7 +57,7 @@ impl PreviewLine {
         }
     }
 
-    /// A line that the call leaves as it is, behind `mark`: what the short text may leave out.
+    /// Makes an unchanged line after `mark`, which the short text may omit.
     #[must_use]
     pub fn same(mark: &str, text: &str) -> Self {
         Self {
@@ -66,7 +66,7 @@ impl PreviewLine {
         }
     }
 
-    /// All lines of a text, each behind `mark`. A line end at the very end makes no further line.
+    /// Makes all lines of a text, each after `mark`. A line end at the very end makes no further line.
     #[must_use]
     pub fn all(mark: &str, text: &str) -> Vec<Self> {
         let mut lines = Vec::new();
@@ -97,13 +97,13 @@ fn push_empty(lines: &mut Vec<PreviewLine>, mark: &str, count: usize) {
 /// The executor's description of a call for people, shown beside the arguments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExecutorPreview {
-    /// What will happen.
+    /// The lines that say what will happen.
     pub lines: Vec<PreviewLine>,
-    /// Arguments, texts, that stand in `lines` whole. All others follow `lines`.
+    /// Text arguments that `lines` contain completely. All others are added after `lines`.
     pub covers: &'static [&'static str],
 }
 
-/// The text of a question.
+/// The text of an approval request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<PreviewLine>", into = "Vec<PreviewLine>")]
 pub struct CallPreview {
@@ -158,8 +158,8 @@ impl CallPreview {
         changed.then(|| Self::from(lines))
     }
 
-    /// The text about a call with these arguments: what its executor says, every argument that this does not show whole,
-    /// and `after`.
+    /// Makes the text for a call with these arguments: the executor's lines, every argument that these do not show completely, and
+    /// `after`.
     #[must_use]
     pub fn of(arguments: &Map<String, Value>, preview: ExecutorPreview, after: Vec<PreviewLine>) -> Self {
         let ExecutorPreview { mut lines, covers } = preview;
@@ -174,51 +174,51 @@ impl CallPreview {
         lines.into()
     }
 
-    /// Its first line.
+    /// Returns its first line.
     #[must_use]
     pub fn first(&self) -> &str {
         self.lines.first().map_or("", |line| &line.text)
     }
 
-    /// Everything, line by line.
+    /// Returns the whole text.
     #[must_use]
     pub fn whole(&self) -> String {
         let lines: Vec<&str> = self.lines.iter().map(|line| line.text.as_str()).collect();
         lines.join("\n")
     }
 
-    /// The lines that surfaces show first: long values folded.
+    /// Returns the lines that clients show first: long values are folded.
     #[must_use]
     pub fn short(&self) -> Vec<String> {
         fold::short(&self.lines).lines
     }
 
-    /// Bytes of the whole text.
+    /// Returns the size of the whole text in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Bytes of the whole text that the short one hides; lines of a file that stay as they are do not count.
+    /// Returns how many bytes the short text hides. Unchanged lines of a file do not count.
     #[must_use]
     pub const fn hidden_bytes(&self) -> usize {
         self.hidden_bytes
     }
 
-    /// The short text hides something.
+    /// Returns whether the short text hides something.
     #[must_use]
     pub const fn is_folded(&self) -> bool {
         self.hidden_bytes > 0
     }
 
-    /// The SHA-256 of the whole text. A client that names it has received the text.
+    /// Returns the SHA-256 of the whole text. A client that names it has received the text.
     #[must_use]
     pub const fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// How a surface with room for `limit` bytes of text puts it; `sends_files` says whether it can send the whole as a
-    /// file. `answer` is what to type elsewhere: `clawk approve ID`.
+    /// Returns the display for a client with room for `limit` bytes of text. `sends_files`: the client can send the whole text as a
+    /// file. `answer`: the command to use elsewhere, `clawk approve ID`.
     #[must_use]
     pub fn offer(&self, limit: usize, sends_files: bool, answer: &str) -> PreviewDisplay {
         let whole = self.whole();
@@ -235,7 +235,7 @@ impl CallPreview {
         ))
     }
 
-    /// Tells whether a yes counts from a person who has seen `seen`.
+    /// Returns whether a yes counts from a person who has seen `seen`.
     #[must_use]
     pub fn admits(&self, seen: &PreviewReceipt) -> bool {
         match seen {
@@ -246,19 +246,19 @@ impl CallPreview {
     }
 }
 
-/// How a surface with limited room shows a question.
+/// The display of a request at a client with limited room.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PreviewDisplay {
-    /// All of it, with a way to answer.
+    /// The whole text, with a way to answer.
     Whole(String),
-    /// The short text and the whole as a file, with a way to answer.
+    /// The short text, and the whole text as a file, with a way to answer.
     File {
-        /// For the message.
+        /// Text of the message.
         short: String,
-        /// For the file.
+        /// Text of the file.
         whole: String,
     },
-    /// No way to answer here: says where.
+    /// No way to answer here. Says where to answer.
     Elsewhere(String),
 }
 
@@ -271,11 +271,12 @@ pub enum PreviewReceipt {
     Short,
     /// The whole text of the questions with these digests.
     Whole(Vec<Digest>),
-    /// The surface sends the whole text to every client that may answer (JSON-RPC), or the answering client made the call.
+    /// The client's connection sends the whole text to every client that may answer (JSON-RPC), or the answering client made the
+    /// call.
     Sent,
 }
 
-/// Whether a text stands in `lines`, line after line. What is in doubt is not covered, and shown again.
+/// Returns whether `lines` contain a text completely, line by line. In doubt it is not covered, and is shown again.
 fn covered(value: &Value, lines: &[PreviewLine]) -> bool {
     let Value::String(text) = value else {
         return false;
@@ -289,7 +290,7 @@ fn covered(value: &Value, lines: &[PreviewLine]) -> bool {
         })
 }
 
-/// An argument and all below it, in a form from which the value can be read back.
+/// Adds an argument and its members in a form from which the value can be read back.
 fn argument(lines: &mut Vec<PreviewLine>, depth: usize, name: &str, value: &Value) {
     let indent = "  ".repeat(depth);
     let mut fact = |text: String| {
@@ -326,12 +327,12 @@ fn argument(lines: &mut Vec<PreviewLine>, depth: usize, name: &str, value: &Valu
     }
 }
 
-/// It has no text in it.
+/// Returns whether the value contains no text.
 const fn is_plain(value: &Value) -> bool {
     matches!(value, Value::Null | Value::Bool(_) | Value::Number(_))
 }
 
-/// A member's name; in quotes where it could be taken for something else.
+/// Returns a member's name, in quotes if it is ambiguous.
 fn key(name: &str) -> String {
     let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     if !name.is_empty() && name.chars().all(is_word) {

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::ports::BoxFuture;
 
-/// Microseconds by which two clocks may differ before one of them counts as set.
+/// Largest difference of two clocks, in microseconds, before one of them counts as changed.
 const JUMP_US: u64 = 1_000_000;
 
 /// Microseconds since 1970-01-01T00:00:00Z.
@@ -17,34 +17,34 @@ const JUMP_US: u64 = 1_000_000;
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// Reads RFC 3339.
+    /// Parses RFC 3339.
     ///
     /// # Errors
-    /// The text is no RFC 3339 time with a zone.
+    /// The text is not a valid RFC 3339 time with a zone.
     pub fn parse(text: &str) -> Result<Self, jiff::Error> {
         text.parse::<jiff::Timestamp>().map(|t| Self(t.as_microsecond()))
     }
 
-    /// Milliseconds since the epoch, rounded down.
+    /// Returns milliseconds since the epoch, rounded down.
     #[must_use]
     pub const fn as_millis(self) -> i64 {
         self.0.div_euclid(1000)
     }
 
-    /// The start of this UTC day.
+    /// Returns the start of this UTC day.
     #[must_use]
     pub const fn day_start(self) -> Self {
         Self(self.0 - self.0.rem_euclid(86_400_000_000))
     }
 
-    /// This UTC month: its start, and the next one's.
+    /// Returns the start of this UTC month and of the next one.
     #[must_use]
     pub fn month(self) -> (Self, Self) {
         const DAY_US: i64 = 86_400_000_000;
         let days = self.0.div_euclid(DAY_US);
         let (_, month, day) = civil(days);
         let from = days - (day - 1);
-        // A month has 28 days at least and 31 at most: the first of the next one is among these four.
+        // A month has 28 to 31 days, so the first day of the next month is one of these four.
         let next = (28..=31)
             .map(|len| from + len)
             .find(|first| civil(*first).1 != month)
@@ -55,7 +55,7 @@ impl Timestamp {
         )
     }
 
-    /// This time, `ms` milliseconds later (earlier when negative).
+    /// Returns the time `ms` milliseconds later; earlier if negative.
     #[must_use]
     pub const fn plus_millis(self, ms: i64) -> Self {
         Self(self.0.saturating_add(ms.saturating_mul(1000)))
@@ -79,7 +79,7 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Proleptic Gregorian date of a day number since the epoch (Howard Hinnant's era arithmetic).
+/// Returns the proleptic Gregorian date of a day number since the epoch (Howard Hinnant's era arithmetic).
 const fn civil(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
@@ -100,21 +100,21 @@ const fn civil(days: i64) -> (i64, i64, i64) {
     )
 }
 
-/// Gives time, ids and randomness.
+/// The source of time, ids and randomness.
 pub trait Clock: Send + Sync + fmt::Debug {
-    /// Wall time.
+    /// Returns the wall-clock time.
     fn now(&self) -> Timestamp;
 
-    /// Microseconds of a clock that never goes back; only differences mean anything.
+    /// Returns microseconds of a clock that never goes back. Only differences have a meaning.
     fn monotonic_us(&self) -> u64;
 
-    /// A fresh UUIDv7.
+    /// Returns a new UUIDv7.
     fn uuid(&self) -> Uuid;
 
-    /// Uniform bits, for jitter; not for keys.
+    /// Returns uniform random bits, for jitter. Not for keys.
     fn random(&self) -> u64;
 
-    /// How long a wait of `ms` milliseconds really takes. Only a replay says otherwise.
+    /// Returns how long a wait of `ms` milliseconds really takes. Only a replay changes it.
     fn patience_ms(&self, ms: u64) -> u64 {
         ms
     }
@@ -126,13 +126,14 @@ pub trait Clock: Send + Sync + fmt::Debug {
         Box::pin(tokio::time::sleep(Duration::from_millis(ms)))
     }
 
-    /// What blocks runs on a thread of its own. The simulation says no: threads have an order that no seed decides.
+    /// Returns whether blocking work may use its own thread. Not in the simulation, because no seed determines the order of
+    /// threads.
     fn has_threads(&self) -> bool {
         true
     }
 }
 
-/// A time that no jump of the wall clock moves: the wall clock's when this was made, plus what has passed since.
+/// A clock that ignores jumps of the wall clock: the wall-clock time when it was made, plus the elapsed time.
 #[derive(Debug, Clone)]
 pub struct SteadyClock {
     clock: Arc<dyn Clock>,
@@ -141,7 +142,7 @@ pub struct SteadyClock {
 }
 
 impl SteadyClock {
-    /// Begins at the present wall time.
+    /// Makes a clock that begins at the current wall-clock time.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let (wall, monotonic_us) = (clock.now(), clock.monotonic_us());
@@ -152,34 +153,34 @@ impl SteadyClock {
         }
     }
 
-    /// Microseconds since the beginning.
+    /// Returns the microseconds since the beginning.
     #[must_use]
     pub fn passed_us(&self) -> i64 {
         let passed = self.clock.monotonic_us().saturating_sub(self.monotonic_us);
         i64::try_from(passed).unwrap_or(i64::MAX)
     }
 
-    /// The present time.
+    /// Returns the current time.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         Timestamp(self.wall.0.saturating_add(self.passed_us()))
     }
 
-    /// How long ago the wall clock of somebody said `at`. Where this time and the wall clock disagree, the longer one counts.
+    /// Returns the time since another clock showed `at`. If this clock and the wall clock differ, the longer time counts.
     #[must_use]
     pub fn since(&self, at: Timestamp) -> Duration {
         let passed = self.now().max(self.clock.now()).0.saturating_sub(at.0);
         Duration::from_micros(u64::try_from(passed).unwrap_or(0)) // silent-ok: the future is no time ago
     }
 
-    /// The wall clock was set, by more than a second, since the beginning.
+    /// Returns whether the wall clock was changed by more than a second since the beginning.
     #[must_use]
     pub fn has_jumped(&self) -> bool {
         self.clock.now().0.abs_diff(self.now().0) > JUMP_US
     }
 }
 
-/// Runs what blocks, away from the async threads.
+/// Runs blocking work outside the async threads.
 ///
 /// # Errors
 /// It panicked.

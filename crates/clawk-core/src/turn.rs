@@ -1,4 +1,4 @@
-//! The turn: one user message, answered. Sans-IO: events in, effects out. Replay and recovery run the same code.
+//! The turn: answers one user message. A state machine without I/O: events in, effects out. Replay and recovery run the same code.
 
 mod guard;
 
@@ -18,23 +18,23 @@ pub use guard::{Bounds, LoopGuardStop, MAX_REPEATS, MAX_STEPS};
 pub enum Event {
     /// The model answered.
     Inferred(ModelCompletion),
-    /// A call ended: run, failed or refused.
+    /// A call ended: it ran, failed or was refused.
     CallDone {
         /// [`ToolUse::id`].
         call_id: String,
-        /// What the model reads.
+        /// The text for the model.
         text: String,
-        /// It failed or was refused.
+        /// The call failed or was refused.
         is_error: bool,
-        /// The text holds what the tool said.
+        /// The text contains the tool's own text.
         from_tool: bool,
     },
-    /// A call was handed to the client whose tool it is: when all calls have ended, so has the turn.
+    /// A call was handed to the client that owns the tool. When all calls have ended, the turn ends.
     Handed {
         /// [`ToolUse::id`].
         call_id: String,
     },
-    /// No model can answer; for people: why.
+    /// No model can answer. Holds the reason for people.
     Failed(String),
     /// The user cancelled.
     Cancelled,
@@ -55,7 +55,7 @@ pub fn not_run(raw: &str) -> String {
     }
 }
 
-/// What the model reads of a call that is the client's to run.
+/// The text for the model about a call that the client runs.
 const HANDED: &str =
     "The client that asked runs this call itself. Its result comes with the next message, as data.";
 
@@ -66,20 +66,20 @@ pub enum Effect {
     Infer,
     /// Run this call; [`Event::CallDone`] follows.
     Call(ToolUse),
-    /// Tell the user.
+    /// Show a text to the user.
     Say(String),
-    /// The turn is over.
+    /// The turn has ended.
     Done(TurnOutcome),
 }
 
 /// How a turn ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TurnOutcome {
-    /// With an answer.
+    /// The agent answered.
     Answered,
     /// The user cancelled it.
     Cancelled,
-    /// It can't be finished; for people: why.
+    /// It can't be finished. Holds the reason for people.
     Failed(String),
 }
 
@@ -97,11 +97,11 @@ pub struct Turn {
     trail: CallTrail,
     stopped: Option<LoopGuardStop>,
     declined: bool,
-    /// A call of this turn is the client's to run.
+    /// A call of this turn is run by the client.
     handed: bool,
 }
 
-/// The call that is under way.
+/// The running call.
 #[derive(Debug, Clone, PartialEq)]
 struct RunningCall {
     id: String,
@@ -110,7 +110,7 @@ struct RunningCall {
 }
 
 impl Turn {
-    /// A turn that answers what `author` says after `history`; its first effect is [`Effect::Infer`].
+    /// Starts a turn that answers `author`'s text after `history`. Its first effect is [`Effect::Infer`].
     #[must_use]
     pub fn start(history: Vec<ModelMessage>, text: String, author: TextAuthor) -> Self {
         let said = TurnInput {
@@ -146,26 +146,26 @@ impl Turn {
         }
     }
 
-    /// The same turn within these bounds.
+    /// Returns the turn with these limits.
     #[must_use]
     pub const fn within(mut self, bounds: Bounds) -> Self {
         self.bounds = bounds;
         self
     }
 
-    /// Why the loop guard ended the turn, if it did.
+    /// Returns why the loop guard ended the turn, if it did.
     #[must_use]
     pub const fn stopped(&self) -> Option<&LoopGuardStop> {
         self.stopped.as_ref()
     }
 
-    /// The model declined to answer, with its last words.
+    /// Returns whether the model declined to answer.
     #[must_use]
     pub const fn declined(&self) -> bool {
         self.declined
     }
 
-    /// A model has answered in it.
+    /// Returns whether a model has answered in this turn.
     #[must_use]
     pub fn has_begun(&self) -> bool {
         self.steps > 0
@@ -178,44 +178,44 @@ impl Turn {
         }
     }
 
-    /// Puts these in the place of the conversation's oldest messages, in a turn that has not begun.
+    /// Replaces the conversation's oldest messages, in a turn that has not begun.
     pub fn set_aside(&mut self, oldest: usize, instead: Vec<ModelMessage>) {
-        // The message that is answered stays.
+        // The answered message stays.
         if !self.has_begun() && oldest < self.messages.len() {
             self.messages.splice(0..oldest, instead);
         }
     }
 
-    /// The calls of the model's last answer that follow the current one, in order.
+    /// Returns the calls of the model's last answer after the current one, in order.
     pub fn ahead(&self) -> impl ExactSizeIterator<Item = &ToolUse> {
         self.queue.iter()
     }
 
-    /// The conversation so far, this turn included.
+    /// Returns the conversation so far, including this turn.
     #[must_use]
     pub fn messages(&self) -> &[ModelMessage] {
         &self.messages
     }
 
-    /// The conversation, for the next turn.
+    /// Returns the conversation for the next turn.
     #[must_use]
     pub fn into_messages(self) -> Vec<ModelMessage> {
         self.messages
     }
 
-    /// Tokens of the turn so far.
+    /// Returns the tokens of the turn so far.
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.usage
     }
 
-    /// The last text of the agent in this turn.
+    /// Returns the agent's last text in this turn.
     #[must_use]
     pub fn said(&self) -> &str {
         &self.said
     }
 
-    /// Takes an event; returns what is to be done, in order. After [`Effect::Done`] nothing follows.
+    /// Applies an event. Returns the effects, in order. Nothing follows [`Effect::Done`].
     pub fn step(&mut self, event: Event) -> Vec<Effect> {
         if self.over {
             return Vec::new();
@@ -234,7 +234,7 @@ impl Turn {
         }
     }
 
-    /// An answer that is not taken yet: `text` says what is wrong with it, and the model is asked once more.
+    /// Rejects an answer: `text` says what is wrong, and the model is asked once more.
     pub fn again(&mut self, text: String) -> Vec<Effect> {
         self.over = false;
         self.messages.push(ModelMessage::User {
@@ -346,14 +346,14 @@ impl Turn {
         self.next()
     }
 
-    /// The loop guard ends the turn.
+    /// Ends the turn because of the loop guard.
     fn stop(&mut self, stopped: LoopGuardStop) -> Vec<Effect> {
         let reason = stopped.reason.clone();
         self.stopped = Some(stopped);
         self.end(TurnOutcome::Failed(reason))
     }
 
-    /// The next call, or the model again. Calls run one after the other, in the order asked.
+    /// Continues with the next call, or asks the model again. Calls run one after the other, in the model's order.
     fn next(&mut self) -> Vec<Effect> {
         while let Some(call) = self.queue.pop_front() {
             let digest = call_digest(&call.name, &call.arguments);
@@ -384,7 +384,7 @@ impl Turn {
         vec![Effect::Infer]
     }
 
-    /// Ends the turn; every call that got no answer gets one, so that the conversation stays well-formed.
+    /// Ends the turn. Every call without an answer gets one, so that the conversation stays well formed.
     fn end(&mut self, end: TurnOutcome) -> Vec<Effect> {
         self.over = true;
         let open = self

@@ -1,5 +1,5 @@
-//! What rules look values of arguments up in (R51): the words of whoever asks and of the agent's owner, results of tools, and what was
-//! read in confidential places.
+//! The texts in which rules look up argument values (R51): messages of the requester and of the agent's owner, results of tools,
+//! and text read from confidential locations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::compaction;
 use crate::ports::ModelMessage;
 use crate::text_origin::{ToolTextOrigin, bare};
 
-/// What is known of a tool whose results values are looked up in.
+/// The properties of a tool whose results are searched for values.
 #[derive(Debug, Clone, Default)]
 pub struct ToolFacts {
     /// The annotations that count (R13).
@@ -20,7 +20,7 @@ pub struct ToolFacts {
     pub reads_files: bool,
 }
 
-/// What stands around the messages of a turn.
+/// The context around a turn's messages.
 #[derive(Debug)]
 pub struct ValueContext<'a> {
     /// Origins of the context's text.
@@ -64,7 +64,7 @@ pub fn gather_values(messages: &[ModelMessage], context: &ValueContext<'_>) -> V
         match message {
             ModelMessage::User { text, .. } if text == compaction::ASKED => sources.add_summary(order),
             ModelMessage::User { text, author, .. } => {
-                // Words that this program put together may repeat anybody's.
+                // Text that clawk composed may repeat anybody's text.
                 let own = !author.is_runtime() && is_own(author);
                 sources.add_words(text, Some(author.door_name()), own, order);
             }
@@ -75,7 +75,7 @@ pub fn gather_values(messages: &[ModelMessage], context: &ValueContext<'_>) -> V
                     }
                 }
             }
-            // What did not run gave nothing.
+            // A call that did not run returned nothing.
             ModelMessage::ToolResult { from_tool: false, .. } => {}
             ModelMessage::ToolResult {
                 call_id,
@@ -83,7 +83,7 @@ pub fn gather_values(messages: &[ModelMessage], context: &ValueContext<'_>) -> V
                 is_error,
                 ..
             } => {
-                // An error may repeat what it was asked with: no value is its own.
+                // An error may repeat its input, so no value in it counts as the tool's own.
                 let text = if *is_error { "" } else { text.as_str() };
                 let call = asked.get(call_id.as_str());
                 results.extend(call.map(|(tool, arguments)| (*tool, *arguments, text, order)));
@@ -91,7 +91,7 @@ pub fn gather_values(messages: &[ModelMessage], context: &ValueContext<'_>) -> V
         }
     }
     let unknown = ToolFacts::default();
-    // The latest first: there is room for so much only.
+    // Latest first, because the space is limited.
     for (tool, arguments, text, order) in results.into_iter().rev() {
         let facts = context.tools.get(tool).unwrap_or(&unknown);
         let brings = context.brings.get(tool).copied().unwrap_or(ToolTextOrigin::Web);

@@ -1,4 +1,4 @@
-//! Who watches a session: any number of surfaces (a terminal, a console, a chat), each with a bounded queue of its own.
+//! The watchers of a session: any number of clients (a terminal, a console, a chat), each with its own bounded queue.
 
 #[cfg(test)]
 mod tests;
@@ -13,25 +13,25 @@ use tokio_util::sync::CancellationToken;
 
 use crate::notice::SessionNotice;
 
-/// Notices that wait for one watcher.
+/// Largest number of waiting notices for one watcher.
 pub const BACKLOG: usize = 1024;
-/// How long watchers that do not read may hold a turn up, milliseconds, before they miss notices (never the record). One
-/// that has missed something holds nothing up until it has read what waits.
+/// Longest time that watchers which do not read can delay a turn, in milliseconds. After it they miss notices (never the record). A
+/// watcher that missed something delays nothing until it has read its queue.
 const SLOW_MS: u64 = 1_000;
 
-/// The way to all watchers of a session; without a session, notices go nowhere.
+/// Sends notices to all watchers of a session. Without a session, notices are dropped.
 #[derive(Debug, Clone, Default)]
 pub struct NoticeSender {
     watchers: Option<Arc<Mutex<Vec<Weak<NoticeQueue>>>>>,
-    /// No pieces of text go this way.
+    /// Pieces of text are not sent.
     whole: bool,
 }
 
-/// One watcher's end: a surface that is told what happens in a session. Dropped, it holds nothing up any more.
+/// The receiving end of a watcher: a client that gets a session's notices. When dropped, it no longer delays anything.
 #[derive(Debug)]
 pub struct Watcher {
     queue: Arc<NoticeQueue>,
-    /// Nothing more will happen.
+    /// Cancelled when no further notice follows.
     over: CancellationToken,
 }
 
@@ -45,9 +45,9 @@ struct NoticeQueue {
 #[derive(Debug, Default)]
 struct QueuedNotices {
     notices: VecDeque<SessionNotice>,
-    /// How many were dropped since the watcher was told of it.
+    /// Number of notices dropped since the watcher was told.
     missed: u64,
-    /// It let more than a piece of text pass by: nobody waits for it until it has read what waits.
+    /// It missed more than a piece of text: nothing waits for it until it has read its queue.
     behind: bool,
 }
 
@@ -103,7 +103,7 @@ impl NoticeSender {
         }
         let deadline = Instant::now() + Duration::from_millis(SLOW_MS);
         for queue in full {
-            // silent-ok: who is too slow is told that it missed something; the journal has the fact
+            // silent-ok: a watcher that is too slow is told that it missed something; the journal has the event
             let _late = tokio::time::timeout_at(deadline, queue.room()).await;
             if !queue.put(&notice) {
                 queue.miss();
@@ -133,7 +133,7 @@ impl NoticeSender {
     }
 }
 
-/// What a surface waits for: without it, it would wait for ever.
+/// Returns whether a client waits for this notice and would otherwise wait forever.
 const fn essential(notice: &SessionNotice) -> bool {
     matches!(
         notice,
@@ -142,8 +142,8 @@ const fn essential(notice: &SessionNotice) -> bool {
 }
 
 impl NoticeQueue {
-    /// Takes a notice, in the place of a piece of text if need be; what a surface waits for, in the place of anything else. `false`: it is full of what may not be missed, and waiting
-    /// for the watcher may help.
+    /// Queues a notice, replacing a piece of text if needed; an essential notice may replace any other. Returns `false` if the
+    /// queue is full of notices that must not be missed, so that waiting may help.
     fn put(&self, notice: &SessionNotice) -> bool {
         let mut state = lock(&self.state);
         if state.notices.len() >= BACKLOG {
@@ -215,7 +215,7 @@ impl NoticeQueue {
 }
 
 impl Watcher {
-    /// The next notice; `None` when nothing more will happen. Cancelling it loses nothing.
+    /// Returns the next notice; `None` when no further one follows. Cancelling the wait loses nothing.
     pub async fn next(&self) -> Option<SessionNotice> {
         loop {
             if let Some(notice) = self.queue.pop() {
@@ -232,7 +232,7 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        // Who waits for its room finds the queue empty, and then gone.
+        // A sender that waits for room finds the queue empty, and then closed.
         lock(&self.queue.state).notices.clear();
         self.queue.drained.notify_one();
     }

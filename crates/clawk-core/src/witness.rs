@@ -1,7 +1,7 @@
-//! What a call is about to act on, as it was at one moment: the identity and the content of files, every link on the
-//! way, and the program that a name stands for. Two looks that differ mean that something was swapped in between.
+//! Evidence about the objects of a call at one moment: identity and content of files, every link on the path, and the program
+//! behind a name. Two different readings mean that something was replaced in between.
 //!
-//! Reading only. Blocking: async code calls it through `spawn_blocking`.
+//! It only reads. Blocking: async code calls it with `spawn_blocking`.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -16,24 +16,24 @@ use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Bytes of a file that are hashed; of what lies behind them, size and times of change count.
+/// Number of bytes of a file that are hashed. For the rest, size and change times count.
 pub const HASHED_BYTES: u64 = 16 << 20;
-/// Links followed on the way to one file.
+/// Largest number of links followed for one file.
 const MAX_LINKS: u32 = 40;
-/// Search path where a call's environment names none.
+/// Search path if a call's environment has none.
 const DEFAULT_PATH: &str = clawk_plan::plan::MINIMAL_PATH;
 
-/// One thing that a grant is bound to.
+/// One precondition of a grant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantPrecondition {
-    /// What it is about: ``file `/work/a` ``, ``program `git` ``, `sandbox`.
+    /// Its subject: ``file `/work/a` ``, ``program `git` ``, `sandbox`.
     pub subject: String,
-    /// What it was. Parts are separated by `, `.
+    /// Its value at that time. Parts are separated by `, `.
     pub value: String,
 }
 
 impl GrantPrecondition {
-    /// A fact.
+    /// Makes a precondition.
     pub fn new(subject: impl Into<String>, value: impl Into<String>) -> Self {
         Self {
             subject: subject.into(),
@@ -42,19 +42,19 @@ impl GrantPrecondition {
     }
 }
 
-/// The state of a path at the time of the look.
+/// The state of a path at the time of reading.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Nothing: that is an identity, too.
+    /// Nothing exists there. This counts as an identity, too.
     Absent,
-    /// Something.
+    /// A file or folder exists.
     Present(FileIdentity),
-    /// It can't be told: why.
+    /// The state is unknown. Holds the reason.
     Unknown(String),
 }
 
-/// A file's identity, and the digest of its content where it is a regular file.
+/// A file's identity, and the digest of its content if it is a regular file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileIdentity {
     /// `file`, `folder`, `device` …
@@ -63,18 +63,18 @@ pub struct FileIdentity {
     pub dev: u64,
     /// Inode number.
     pub ino: u64,
-    /// Bytes; 0 for folders.
+    /// Size in bytes; 0 for folders.
     pub size: u64,
-    /// Last change of the content, nanoseconds since the epoch; 0 for folders.
+    /// Last change of the content, in nanoseconds since the epoch; 0 for folders.
     pub modified_ns: i128,
-    /// Last change of the inode, which no program can set back, nanoseconds since the epoch; 0 for folders.
+    /// Last change of the inode, which no program can set back, in nanoseconds since the epoch; 0 for folders.
     pub changed_ns: i128,
-    /// Of the first [`HASHED_BYTES`].
+    /// Digest of the first [`HASHED_BYTES`].
     pub content: Option<Digest>,
 }
 
 impl FileIdentity {
-    /// From the numbers of a `stat`; without the content.
+    /// Makes the identity from a `stat`, without the content.
     #[must_use]
     pub fn of(meta: &Metadata) -> Self {
         let kind = meta.file_type();
@@ -108,7 +108,7 @@ impl FileIdentity {
         }
     }
 
-    /// The same file, unchanged, as far as a `stat` can tell.
+    /// Returns whether it is the same unchanged file, as far as a `stat` shows.
     #[must_use]
     pub fn is(&self, meta: &Metadata) -> bool {
         let now = Self::of(meta);
@@ -133,27 +133,27 @@ impl FileIdentity {
     }
 }
 
-/// A file that a call names, and what stood there.
+/// A file that a call names, with its state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileMark {
-    /// Absolute, as the call names it.
+    /// Absolute path, as the call names it.
     pub path: PathBuf,
-    /// What stood there.
+    /// State of the path.
     pub state: State,
 }
 
-/// Everything seen of one path.
+/// The evidence about one path.
 #[derive(Debug, Clone)]
 pub struct PathEvidence {
-    /// Links on the way, the folders on the way, and what stands there.
+    /// The links and folders on the path, and its target.
     pub facts: Vec<GrantPrecondition>,
-    /// What stands there.
+    /// The path's mark.
     pub mark: FileMark,
-    /// Where it really is, as far as the way leads.
+    /// The resolved path, as far as it exists.
     pub real: PathBuf,
 }
 
-/// Looks at `path` (absolute), following links and recording each.
+/// Reads `path` (absolute), follows links and records each.
 #[must_use]
 pub fn file(path: &Path) -> PathEvidence {
     let mut walk = PathWalk::default();
@@ -180,11 +180,11 @@ pub fn file(path: &Path) -> PathEvidence {
     }
 }
 
-/// How the subject of a fact about a file ends that a call only writes.
+/// Suffix of the subject for a file that a call only writes.
 const WRITTEN: &str = " (written, not read)";
 
-/// The facts about a file that a call writes and does not read: an exact approval is bound to its content, a lasting one only to where
-/// links on the way to it lead, since each run changes the content.
+/// Returns the preconditions about a file that a call writes and does not read. An exact approval is bound to its content. A
+/// standing one is bound only to the targets of the links on its path, because each run changes the content.
 #[must_use]
 pub fn written_file(path: &Path) -> Vec<GrantPrecondition> {
     let named = format!("`{}`", path.display());
@@ -198,28 +198,30 @@ pub fn written_file(path: &Path) -> Vec<GrantPrecondition> {
 /// How programs are searched for: the search path, the folder of relative names, and what the sandbox shows.
 #[derive(Debug, Clone, Copy)]
 pub struct ProgramSearch<'a> {
-    /// A `PATH`; the launcher's own where there is none.
+    /// A `PATH`; `None`: the launcher's own.
     pub path: Option<&'a str>,
-    /// Where relative names start.
+    /// Base of relative names.
     pub from: &'a Path,
-    /// What runs there finds what this plan shows alone; `None`: the operator configured it, and its box shows it wherever it is.
+    /// The sandbox plan, which determines the visible files; `None`: the operator configured the program, and its sandbox shows it
+    /// wherever it is.
     pub plan: Option<&'a Plan>,
-    /// The agent's working directory, which the plan's paths start at.
+    /// The agent's working directory, the base of the plan's paths.
     pub base: &'a Path,
 }
 
-/// How the subject of a fact about the folders on the way to a file begins.
+/// Prefix of the subject for the folders on a file's path.
 const FOLDERS: &str = "the folders on the way to ";
 
-/// What of a look counts at any later time: which files, where links lead, and what is in each. A file that was made anew with the
-/// same content is the same one. Of a file too large to be hashed whole, every sign of a change counts.
+/// Returns the preconditions that stay comparable over time: which files, the targets of links, and the content of each. A file
+/// that was written again with the same content is the same. For a file too large to be hashed completely, every sign of a change
+/// counts.
 #[must_use]
 pub fn lasting(facts: &[GrantPrecondition]) -> Vec<GrantPrecondition> {
     let all = facts
         .iter()
         .filter(|fact| !fact.subject.starts_with(FOLDERS) && !fact.subject.ends_with(WRITTEN));
     all.map(|fact| {
-        // Only what was found at a path has a subject that begins with the path.
+        // Only evidence about a path has a subject that begins with the path.
         let found = fact.subject.starts_with('`');
         let value = if found { content_of(&fact.value) } else { None };
         GrantPrecondition::new(&fact.subject, value.unwrap_or_else(|| fact.value.clone()))
@@ -227,7 +229,7 @@ pub fn lasting(facts: &[GrantPrecondition]) -> Vec<GrantPrecondition> {
     .collect()
 }
 
-/// An identity's text without device, inode and times, where the content says it all.
+/// Returns an identity's text without device, inode and times, if the content identifies it.
 fn content_of(identity: &str) -> Option<String> {
     let parts: Vec<&str> = identity.split(", ").collect();
     match parts.as_slice() {
@@ -362,7 +364,7 @@ fn present(path: &Path, meta: &Metadata) -> State {
     }
 }
 
-/// Identity and content of the very file that is open, so that the two can't belong to different ones.
+/// Returns identity and content of the same open file, so that both belong together.
 fn hashed(path: &Path) -> std::io::Result<FileIdentity> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -381,7 +383,7 @@ fn hashed(path: &Path) -> std::io::Result<FileIdentity> {
     Ok(identity)
 }
 
-/// SHA-256, for what is bound without being shown.
+/// Returns the SHA-256 of a value that is bound without being shown.
 #[must_use]
 pub fn digest_of(bytes: &[u8]) -> Digest {
     Digest(Sha256::digest(bytes).into())
@@ -390,7 +392,7 @@ pub fn digest_of(bytes: &[u8]) -> Digest {
 /// The value of a fact whose subject is a record's own words for what had changed: in a replay nobody can look again.
 pub const RECORDED: &str = "\0recorded";
 
-/// The first thing that differs between two looks, for people; `None`: they agree.
+/// Returns the first difference between two readings, for people; `None`: they are equal.
 #[must_use]
 pub fn difference(before: &[GrantPrecondition], now: &[GrantPrecondition]) -> Option<String> {
     for (at, fact) in before.iter().enumerate() {
@@ -436,7 +438,7 @@ fn changed(before: &GrantPrecondition, now: &GrantPrecondition) -> String {
 #[cfg(test)]
 mod tests;
 
-/// What an approval is bound to.
+/// The preconditions of an approval.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExactGrant {
     /// In a fixed order: tool, arguments, sandbox, working directory, files, what the executor stands on.

@@ -1,4 +1,5 @@
-//! What is wrong with a payload that can't be read. Names the event type, the field and the place, and never repeats a value.
+//! Errors for an event payload that can't be read. An error names the event type, the field and the offset. It never repeats a
+//! value.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,19 +22,19 @@ pub struct EventError {
 /// What is wrong with a payload. Offsets count bytes from the payload's beginning.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PayloadFault {
-    /// It is not JSON.
+    /// The payload is not JSON.
     #[error("not JSON, from byte {offset}")]
     NotJson {
-        /// Where reading ended.
+        /// Byte offset at which reading stopped.
         offset: usize,
     },
-    /// It is JSON, but not an object.
+    /// The payload is JSON, but not an object.
     #[error("{found} in place of an object")]
     NotAnObject {
-        /// What it is.
+        /// The JSON type that was found instead.
         found: JsonType,
     },
-    /// A field that every version writes is not there.
+    /// A field that every version writes is missing.
     #[error("the field `{field}` is missing")]
     MissingField {
         /// The field.
@@ -45,25 +46,25 @@ pub enum PayloadFault {
         /// The field.
         field: &'static str,
     },
-    /// It was cut to the size of an event when it was written, and is read where a whole payload is needed.
+    /// The payload was shortened to the size limit of an event when it was written, and the caller needs the whole payload.
     #[error("cut to the size of an event when it was written")]
     Shortened,
-    /// A field has a value that its type does not have.
+    /// A field has a value of the wrong type.
     #[error("the field `{field}` at byte {offset} is {found}; expected {expected}")]
     WrongField {
         /// The field.
         field: &'static str,
-        /// Where in the payload the value that can't be read ends or begins.
+        /// Byte offset in the payload where the wrong value begins or ends.
         offset: usize,
         /// The JSON type of the field's value.
         found: JsonType,
-        /// What was expected.
+        /// The type that was expected.
         expected: String,
     },
 }
 
 impl PayloadFault {
-    /// What is wrong with a text that is not an object.
+    /// Explains why `payload` could not be read as an object.
     pub(crate) fn of_text(payload: &str) -> Self {
         match serde_json::from_str::<&RawValue>(payload) {
             Ok(raw) => Self::NotAnObject {
@@ -94,7 +95,7 @@ pub enum JsonType {
 }
 
 impl JsonType {
-    /// The type of a text that is JSON: its first byte tells.
+    /// Returns the type of a valid JSON text by its first byte.
     fn of_text(text: &str) -> Self {
         match text.trim_start().as_bytes().first() {
             Some(b'{') => Self::Object,
@@ -123,13 +124,13 @@ impl fmt::Display for JsonType {
 /// Why a payload could not be read as its type.
 #[derive(Debug)]
 pub(crate) enum FieldDiagnosis {
-    /// It was cut to the size of an event when it was written: [`clawk_trace::bounded`].
+    /// The field was shortened to the size limit of an event when it was written: [`clawk_trace::bounded`].
     Shortened,
-    /// It is malformed.
+    /// The field is malformed.
     Fault(PayloadFault),
 }
 
-/// Looks field by field for what made `error`.
+/// Checks the payload field by field to find the one that caused `error`.
 pub(crate) fn diagnose(fields: &[PayloadField], payload: &str, error: &serde_json::Error) -> FieldDiagnosis {
     let members: BTreeMap<Cow<'_, str>, &RawValue> = match serde_json::from_str(payload) {
         Ok(members) => members,
@@ -166,7 +167,7 @@ pub(crate) fn diagnose(fields: &[PayloadField], payload: &str, error: &serde_jso
     FieldDiagnosis::Fault(absent_or_repeated(fields, payload, error))
 }
 
-/// Every field that is there can be read: one is missing, or one occurs twice.
+/// Used when every present field can be read: then a field is missing, or occurs twice.
 fn absent_or_repeated(fields: &[PayloadField], payload: &str, error: &serde_json::Error) -> PayloadFault {
     let text = error.to_string();
     let named = |what: &str| {
@@ -182,7 +183,7 @@ fn absent_or_repeated(fields: &[PayloadField], payload: &str, error: &serde_json
     PayloadFault::of_text(payload)
 }
 
-/// What serde expected, without what it found.
+/// Returns what serde expected, without the value that it found.
 fn expected(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let text = text
@@ -194,7 +195,7 @@ fn expected(error: &serde_json::Error) -> String {
     }
 }
 
-/// A JSON string that ends as [`clawk_trace::bounded`] ends what it cuts: `… [N bytes, sha256:HEX]`.
+/// Returns whether the JSON string ends in the suffix that [`clawk_trace::bounded`] writes: `… [N bytes, sha256:HEX]`.
 fn is_cut_text(text: &str) -> bool {
     let Some((_, mark)) = text.rsplit_once("… [") else {
         return false;

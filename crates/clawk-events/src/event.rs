@@ -1,4 +1,4 @@
-//! One enum of all events, and how it is read and written.
+//! One enum of all journal events, with the code that reads and writes them.
 
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
@@ -8,11 +8,11 @@ use crate::field::EventPayload;
 use crate::kind::*;
 use crate::payload::*;
 
-/// A payload that was read.
+/// The result of reading a payload.
 enum PayloadReading<P> {
-    /// All of it.
+    /// The complete payload.
     Whole(P),
-    /// It was cut when it was written.
+    /// The payload was shortened when it was written. Holds its raw JSON.
     Shortened(Box<RawValue>),
 }
 
@@ -40,23 +40,25 @@ macro_rules! events {
 
         /// An event of the journal: its type and its payload.
         ///
-        /// Match it without `_`: an event that a later change adds must be handled, or left out by name, wherever events are read.
+        /// Match this enum without a `_` arm. Then a new event breaks the build wherever events are read, and each reader must
+        /// handle it or skip it by name.
         #[derive(Debug, Clone)]
         pub enum Event {
             $($(#[$doc])* $variant(Box<$payload>),)*
-            /// An event of a known type whose payload, or a field of it, was larger than an event may be. It holds the
-            /// beginning, the length and the digest of what was cut ([`clawk_trace::bounded`]), and not the field's type.
+            /// An event of a known type whose payload, or one of its fields, was larger than the size limit of an event. The raw
+            /// payload holds the beginning, the length and the digest of the shortened part ([`clawk_trace::bounded`]) in place of
+            /// a value of the field's type.
             Shortened {
                 /// The type.
                 kind: &'static str,
-                /// The payload.
+                /// The shortened payload, as raw JSON.
                 raw: Box<RawValue>,
             },
             /// An event of a type that this version does not know.
             Unknown {
                 /// The type.
                 kind: String,
-                /// The payload.
+                /// The payload, as raw JSON.
                 raw: Box<RawValue>,
             },
         }
@@ -65,7 +67,7 @@ macro_rules! events {
         pub const KINDS: &[&str] = &[$($kind,)*];
 
         impl Event {
-            /// Reads an event of the journal. Fields that this version does not know are passed over.
+            /// Reads an event of the journal. Fields that this version does not know are ignored.
             ///
             /// # Errors
             /// The payload is not an object, lacks a field that every version writes, or a field has a value of another type.
@@ -82,7 +84,7 @@ macro_rules! events {
                 }
             }
 
-            /// The event's type, as it stands in the journal.
+            /// Returns the event's type as the journal spells it, for example `session.started`.
             #[must_use]
             pub fn kind(&self) -> &str {
                 match self {
@@ -92,7 +94,7 @@ macro_rules! events {
                 }
             }
 
-            /// The payload as the journal has it: canonical JSON (R27), within the size of an event.
+            /// Returns the payload as the journal stores it: canonical JSON (R27), within the size limit of an event.
             #[must_use]
             pub fn canonical_payload(&self) -> Box<RawValue> {
                 match self {
@@ -102,7 +104,7 @@ macro_rules! events {
             }
         }
 
-        /// The names of the fields that a type's payload may have.
+        /// Returns the names of the fields that the payload of `kind` may have.
         #[cfg(test)]
         pub(crate) fn field_names(kind: &str) -> Vec<&'static str> {
             let fields = match kind {
@@ -115,37 +117,38 @@ macro_rules! events {
 }
 
 events! {
-    /// `session.started`. A chain begins. A chain of the CRA interface says only the agent and the goal.
+    /// `session.started`. A chain of events begins. A chain of the CRA interface holds only the agent and the goal.
     SessionStarted(SessionStarted) = SESSION_STARTED,
-    /// `ckp.agent.described`. An agent starts; the content is what a replay needs of it.
+    /// `ckp.agent.described`. An agent starts. The content is the agent's configuration that a replay needs.
     AgentDescribed(AgentDescribed) = AGENT_DESCRIBED,
-    /// `ckp.tool.described`. A tool was first looked at in this run; the content is what rules see of it.
+    /// `ckp.tool.described`. The agent read a tool's description for the first time in this run. The content is the description
+    /// that rules see.
     ToolDescribed(ToolDescribed) = TOOL_DESCRIBED,
-    /// `session.ended`. A chain ends in order.
+    /// `session.ended`. A chain of events ends normally.
     SessionEnded(SessionEnded) = SESSION_ENDED,
-    /// `ckp.lifecycle.transition`. The lifecycle moved (CKP §8).
+    /// `ckp.lifecycle.transition`. The agent's lifecycle state changed (CKP §8).
     LifecycleChanged(LifecycleChanged) = LIFECYCLE,
     /// `ckp.message.accepted`. An inbound message was accepted.
     MessageAccepted(MessageAccepted) = MESSAGE_ACCEPTED,
-    /// `ckp.message.attached`. A picture of the message that is accepted next; the content is the picture.
+    /// `ckp.message.attached`. An image of the message that is accepted next. The content is the image.
     MessageAttached(MessageAttached) = MESSAGE_ATTACHED,
-    /// `ckp.message.framed`. What a model reads before the words of the next message; the content is that text.
+    /// `ckp.message.framed`. Text that the model reads before the next message. The content is that text.
     MessageFramed(MessageFramed) = MESSAGE_FRAMED,
-    /// `ckp.message.tools`. The client's own tools that came with a message; they are the content.
+    /// `ckp.message.tools`. The client's own tools that came with a message. The content is the tools.
     MessageTools(MessageTools) = MESSAGE_TOOLS,
-    /// `ckp.client.called`. A call of a client's own tool was handed to the client; it is the content.
+    /// `ckp.client.called`. A call of a client's own tool was handed to the client. The content is the call.
     ClientToolCalled(ClientToolCalled) = CLIENT_CALLED,
-    /// `ckp.message.refused`. An inbound message was not accepted.
+    /// `ckp.message.refused`. An inbound message was rejected.
     MessageRefused(MessageRefused) = MESSAGE_REFUSED,
     /// `ckp.message.answered`. A message's turn ended.
     MessageAnswered(MessageAnswered) = MESSAGE_ANSWERED,
-    /// `ckp.message.resumed`. An interrupted turn goes on after a restart.
+    /// `ckp.message.resumed`. An interrupted turn continues after a restart.
     MessageResumed(MessageResumed) = MESSAGE_RESUMED,
     /// `ckp.message.dead`. A message's turn can't be finished; it is in the dead-letter box.
     MessageDead(MessageDead) = MESSAGE_DEAD,
-    /// `ckp.claims.judged`. A model looked for sentences of an answer that the record does not support.
+    /// `ckp.claims.judged`. A model checked an answer for sentences that the record does not support.
     ClaimsJudged(ClaimsJudged) = CLAIMS_JUDGED,
-    /// `ckp.conversation.cleared`. A person began anew: earlier messages leave the context and stay on the record.
+    /// `ckp.conversation.cleared`. A person cleared the conversation. Earlier messages leave the context but stay in the record.
     ConversationCleared(ConversationCleared) = CONVERSATION_CLEARED,
     /// `ckp.conversation.model`. A person chose which model answers the conversation's next messages, and how much it thinks.
     ConversationModel(ConversationModel) = CONVERSATION_MODEL,
@@ -155,25 +158,25 @@ events! {
     DeliveryStarted(DeliveryStarted) = DELIVERY_STARTED,
     /// `ckp.delivery.ended`. An attempt to deliver an answer ended.
     DeliveryEnded(DeliveryEnded) = DELIVERY_ENDED,
-    /// `ckp.delivery.requeued`. An answer that could not be delivered is tried again.
+    /// `ckp.delivery.requeued`. The delivery of an undelivered answer is tried again.
     DeliveryRequeued(DeliveryRequeued) = DELIVERY_REQUEUED,
-    /// `ckp.provider.requested`. A request to a model starts; the amounts are the reserved ones.
+    /// `ckp.provider.requested`. A request to a model starts. The amounts are the reserved amounts.
     ProviderRequested(ProviderRequested) = PROVIDER_REQUESTED,
     /// `ckp.provider.completed`. A model answered.
     ProviderCompleted(ProviderCompleted) = PROVIDER_COMPLETED,
-    /// `ckp.provider.failed`. An attempt at a model failed.
+    /// `ckp.provider.failed`. An attempt of a model request failed.
     ProviderFailed(ProviderFailed) = PROVIDER_FAILED,
-    /// `ckp.provider.adapted`. Requests to an endpoint are written in another form, or smaller, than usual.
+    /// `ckp.provider.adapted`. From now on, requests to an endpoint use another format, or are smaller.
     ProviderAdapted(ProviderAdapted) = PROVIDER_ADAPTED,
     /// `ckp.provider.unreachable`. A provider could not be reached after the start.
     ProviderUnreachable(ProviderUnreachable) = PROVIDER_UNREACHABLE,
-    /// `ckp.budget.warned`. A limit passed its warning mark.
+    /// `ckp.budget.warned`. A budget limit passed its warning threshold.
     BudgetWarned(BudgetWarned) = BUDGET_WARNED,
-    /// `ckp.budget.dry_run`. A dry run ended; what its models cost counts against the agent's budgets.
+    /// `ckp.budget.dry_run`. A dry run ended. The cost of its models counts against the agent's budgets.
     DryRunSpent(DryRunSpent) = DRY_RUN_SPENT,
-    /// `action.requested`. Somebody wants a tool to run.
+    /// `action.requested`. A caller requests a tool call.
     ActionRequested(ActionRequested) = ACTION_REQUESTED,
-    /// `action.approved`. The call may run: the decision, durable before the effect.
+    /// `action.approved`. The decision that a call may run. It is durable before the effect begins.
     ActionApproved(ActionApproved) = ACTION_APPROVED,
     /// `action.denied`. The call may not run.
     ActionDenied(ActionDenied) = ACTION_DENIED,
@@ -183,21 +186,21 @@ events! {
     ActionFailed(ActionFailed) = ACTION_FAILED,
     /// `ckp.policy.audited`. An `audit-only` rule let a call pass.
     ActionAudited(ActionAudited) = AUDIT,
-    /// `ckp.effect.resolved`. The outcome of an effect that was unknown was found out.
+    /// `ckp.effect.resolved`. The unknown outcome of an effect was determined.
     EffectResolved(EffectResolved) = EFFECT_RESOLVED,
-    /// `ckp.egress.connected`. A connection of a call was served.
+    /// `ckp.egress.connected`. A network connection of a call was served.
     EgressConnected(EgressConnected) = EGRESS_CONNECTED,
-    /// `ckp.egress.refused`. A connection of a call was refused, or cut for a reason.
+    /// `ckp.egress.refused`. A network connection of a call was refused or closed.
     EgressRefused(EgressRefused) = EGRESS_REFUSED,
-    /// `ckp.egress.summed`. Further connections of a call, as sums.
+    /// `ckp.egress.summed`. Totals of a call's further network connections.
     EgressSummed(EgressSummed) = EGRESS_SUMMED,
-    /// `ckp.approval.requested`. A person is asked.
+    /// `ckp.approval.requested`. An approval was requested from a person.
     ApprovalRequested(ApprovalRequested) = APPROVAL_REQUESTED,
-    /// `ckp.approval.answered`. The question was answered, or lapsed.
+    /// `ckp.approval.answered`. An approval request was answered, or expired.
     ApprovalAnswered(ApprovalAnswered) = APPROVAL_ANSWERED,
-    /// `ckp.approval.voided`. A fact that an approval was bound to changed before the run.
+    /// `ckp.approval.voided`. A precondition of an approval changed before the call ran.
     ApprovalVoided(ApprovalVoided) = APPROVAL_VOIDED,
-    /// `ckp.approval.granted`. A standing grant: later calls of that shape need no question.
+    /// `ckp.approval.granted`. A person gave a standing grant: later calls that match it need no approval.
     ApprovalGranted(ApprovalGranted) = APPROVAL_GRANTED,
     /// `ckp.approval.revoked`. A standing grant ended.
     ApprovalRevoked(ApprovalRevoked) = APPROVAL_REVOKED,
@@ -205,19 +208,20 @@ events! {
     StopEngaged(StopEngaged) = STOP_ENGAGED,
     /// `ckp.stop.lifted`. An operator lifted a stop.
     StopLifted(StopLifted) = STOP_LIFTED,
-    /// `ckp.undo.started`. A person puts back what calls of the session overwrote; the content is the list.
+    /// `ckp.undo.started`. A person starts to restore what calls of the session overwrote. The content is the list.
     UndoStarted(UndoStarted) = UNDO_STARTED,
-    /// `ckp.undo.ended`. An undo is done.
+    /// `ckp.undo.ended`. An undo ended.
     UndoEnded(UndoEnded) = UNDO_ENDED,
-    /// `ckp.context.trimmed`. Old messages left the model's view.
+    /// `ckp.context.trimmed`. Old messages were removed from the model's context.
     ContextTrimmed(ContextTrimmed) = CONTEXT_TRIMMED,
-    /// `ckp.context.compacted`. The oldest turns left the context; the content is their summary and the list of replaced messages.
+    /// `ckp.context.compacted`. A summary replaced the oldest turns in the context. The content is the summary and the list of
+    /// replaced messages.
     ContextCompacted(ContextCompacted) = CONTEXT_COMPACTED,
     /// `ckp.context.written`. The agent wrote one of its context files.
     ContextWritten(ContextWritten) = CONTEXT_WRITTEN,
-    /// `ckp.context.read`. A context file differs from the session's record of it; the content is its text.
+    /// `ckp.context.read`. A context file differs from the session's record of it. The content is the file's new text.
     ContextRead(ContextRead) = CONTEXT_READ,
-    /// `ckp.context.tainted`. A context got text of files that hold untrusted text of others.
+    /// `ckp.context.tainted`. Text of files with untrusted content entered a context.
     ContextTainted(ContextTainted) = CONTEXT_TAINTED,
     /// `ckp.screen.secret`. Secrets were found in a text.
     ScreenSecret(ScreenFinding) = SCREEN_SECRET shared,
@@ -235,26 +239,26 @@ events! {
     MemoryStored(MemoryWrite) = MEMORY_STORED shared,
     /// `ckp.memory.queried`. A store was asked.
     MemoryQueried(MemoryQueried) = MEMORY_QUERIED,
-    /// `ckp.memory.recalled`. Entries were recalled before a turn; the content is what was found.
+    /// `ckp.memory.recalled`. Entries were recalled before a turn. The content is the entries.
     MemoryRecalled(MemoryRecalled) = MEMORY_RECALLED,
-    /// `ckp.memory.expired`. Retention removed entries for good.
+    /// `ckp.memory.expired`. Retention deleted entries permanently.
     MemoryExpired(MemoryExpired) = MEMORY_EXPIRED,
     /// `ckp.memory.compacted`. A store was compacted.
     MemoryCompacted(MemoryCompacted) = MEMORY_COMPACTED,
-    /// `ckp.memory.forgotten`. Entries were forgotten from outside of the agent.
+    /// `ckp.memory.forgotten`. A person or a program outside the agent deleted entries.
     MemoryForgotten(MemoryForgotten) = MEMORY_FORGOTTEN,
-    /// `ckp.memory.restored`. Entries that compaction had set aside came back.
+    /// `ckp.memory.restored`. Entries that compaction had set aside were restored.
     MemoryRestored(MemoryRestored) = MEMORY_RESTORED,
-    /// `ckp.skill.invoked`. A skill's instruction joined a turn.
+    /// `ckp.skill.invoked`. A skill's instruction was added to a turn.
     SkillInvoked(SkillInvoked) = SKILL_INVOKED,
-    /// `ckp.skill.repaired`. A skill's result did not fit its `output_schema`; the model is asked once more.
+    /// `ckp.skill.repaired`. A skill's result did not match its `output_schema`. The model is asked once more.
     SkillRepaired(SkillRepaired) = SKILL_REPAIRED,
-    /// `ckp.skill.finished`. A skill ended: what it took, beside its estimates.
+    /// `ckp.skill.finished`. A skill ended: its actual use and its estimates.
     SkillFinished(SkillFinished) = SKILL_FINISHED,
     /// `ckp.world_model.planned`. What a skill's world model predicted, and what of it is followed; the content is everything
     /// that was weighed.
     WorldModelPlanned(WorldModelPlanned) = WORLD_MODEL_PLANNED,
-    /// `ckp.world_model.compared`. What came of a plan, beside what was predicted.
+    /// `ckp.world_model.compared`. The actual result of a plan, compared with the prediction.
     WorldModelCompared(WorldModelCompared) = WORLD_MODEL_COMPARED,
     /// `ckp.swarm.run`. A task was given to the whole swarm.
     SwarmRun(SwarmProgress) = SWARM_RUN shared,
@@ -279,39 +283,39 @@ events! {
     SwarmReported(SwarmReported) = SWARM_REPORTED,
     /// `ckp.swarm.broadcast`. A message went to all peers.
     SwarmBroadcast(SwarmBroadcast) = SWARM_BROADCAST,
-    /// `ckp.channel.refused`. A channel did not let somebody or something in.
+    /// `ckp.channel.refused`. A channel refused a sender or a message.
     ChannelRefused(ChannelRefused) = CHANNEL_REFUSED,
-    /// `ckp.channel.pairing`. A code was given out, approved or denied, or somebody's pairing was revoked.
+    /// `ckp.channel.pairing`. A pairing code was issued, approved or denied, or a pairing was revoked.
     ChannelPairing(ChannelPairing) = CHANNEL_PAIRING,
-    /// `ckp.channel.run`. A trigger began a run, or did not.
+    /// `ckp.channel.run`. A trigger started, skipped, queued or missed a run.
     ChannelRun(ChannelRun) = CHANNEL_RUN,
-    /// `ckp.push.given_up`. A push notification of a task was given up.
+    /// `ckp.push.given_up`. The delivery of a task's push notification was given up.
     PushGivenUp(PushGivenUp) = PUSH_GIVEN_UP,
-    /// `carp.request.received`. A CARP request came in. What was not given, or is the default, is left out.
+    /// `carp.request.received`. A CARP request arrived. Fields that are not set or have the default are left out.
     CarpRequestReceived(CarpRequestReceived) = CARP_REQUEST,
     /// `carp.resolution.completed`. A CARP request was resolved.
     CarpResolutionCompleted(CarpResolutionCompleted) = CARP_COMPLETED,
-    /// `error.occurred`. A CARP request was not answered as asked.
+    /// `error.occurred`. A CARP request failed.
     CarpErrorOccurred(CarpErrorOccurred) = ERROR_OCCURRED,
-    /// `policy.evaluated`. An Atlas judged one action.
+    /// `policy.evaluated`. An Atlas evaluated one action.
     PolicyEvaluated(PolicyEvaluated) = POLICY_EVALUATED,
-    /// `policy.violated`. An execution ran against a policy.
+    /// `policy.violated`. An execution violated a policy.
     PolicyViolated(PolicyViolated) = POLICY_VIOLATED,
-    /// `context.injected`. A context block reached its reader.
+    /// `context.injected`. A context block was delivered to the reader.
     ContextInjected(ContextInjected) = CONTEXT_INJECTED,
     /// `context.redacted`. A context block was left out.
     ContextRedacted(ContextRedacted) = CONTEXT_REDACTED,
-    /// `ckp.carp.session`. The owner of a CRA session. The content is the goal, or with `about_hash` all that the opener said.
+    /// `ckp.carp.session`. The owner of a CRA session. The content is the goal or, with `about_hash`, the whole opening request.
     CarpSessionOpened(CarpSessionOpened) = CARP_SESSION,
-    /// `ckp.carp.issued`. A resolution that may be executed under; the content is what execution asks about.
+    /// `ckp.carp.issued`. A resolution under which actions may be executed. The content is the data that execution needs.
     CarpResolutionIssued(CarpResolutionIssued) = CARP_ISSUED,
     /// `ckp.carp.charged`. An execution used up part of the limits of Atlases.
     CarpLimitsCharged(CarpLimitsCharged) = CARP_CHARGED,
-    /// `ckp.carp.answered`. A person's answer to an action that waited.
+    /// `ckp.carp.answered`. A person answered the approval request of a waiting action.
     CarpApprovalAnswered(CarpApprovalAnswered) = CARP_ANSWERED,
-    /// `ckp.atlas.described`. An Atlas of the configuration is in force in this run; the content is what it was read from.
+    /// `ckp.atlas.described`. An Atlas of the configuration is in force in this run. The content is the Atlas's source.
     AtlasDescribed(AtlasDescribed) = ATLAS_DESCRIBED,
-    /// `ckp.atlas.loaded`. An Atlas came over the API.
+    /// `ckp.atlas.loaded`. An Atlas was loaded over the API.
     AtlasLoaded(AtlasLoaded) = ATLAS_LOADED,
     /// `ckp.atlas.removed`. An Atlas was removed over the API.
     AtlasRemoved(AtlasRemoved) = ATLAS_REMOVED,
@@ -319,7 +323,7 @@ events! {
 
 /// Reads the payload of a known type.
 fn read_payload<P: EventPayload>(kind: &str, payload: &str) -> Result<PayloadReading<P>, EventError> {
-    // serde would take an array for a struct, too.
+    // serde would also read a JSON array as a struct.
     if !payload.starts_with('{') {
         return Err(event_error(kind, PayloadFault::of_text(payload)));
     }
@@ -341,11 +345,11 @@ pub(crate) fn read_whole<P: EventPayload>(kind: &str, payload: &str) -> Result<P
     }
 }
 
-/// Reads any payload as the object that it must be.
+/// Reads any payload as a JSON object, without a struct for it.
 fn read_object(kind: &str, payload: &str) -> Result<Box<RawValue>, EventError> {
     match serde_json::from_str::<Box<RawValue>>(payload) {
         Ok(raw) if raw.get().starts_with('{') => Ok(raw),
-        // silent-ok: it is looked at again there
+        // silent-ok: `of_text` reads the text again and finds the fault
         Ok(_) | Err(_) => Err(event_error(kind, PayloadFault::of_text(payload))),
     }
 }

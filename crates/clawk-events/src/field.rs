@@ -1,29 +1,29 @@
-//! The fields of payloads: what a field that was added later is, and how a payload struct is declared.
+//! Payload fields: the type of a field that a later version added, and the macro that declares payload structs.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A field that a later version added, and that is written as `null` where there is nothing to say. Events of the first versions
-/// lack it, and are written again without it.
+/// A field that a later version added. It is written as `null` if there is no value. Events of the first versions do not have the
+/// field, and writing them again does not add it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum AddedField<T> {
     /// The event was written before the field existed.
     #[default]
     Absent,
-    /// There is nothing to say.
+    /// The field is `null`: there is no value.
     Null,
-    /// What it says.
+    /// The field's value.
     Value(T),
 }
 
 impl<T> AddedField<T> {
-    /// The event was written before the field existed.
+    /// Returns whether the event was written before the field existed.
     #[must_use]
     pub const fn is_absent(&self) -> bool {
         matches!(self, Self::Absent)
     }
 
-    /// What the field says, if anything.
+    /// Returns the field's value, or `None` if the field is absent or `null`.
     #[must_use]
     pub const fn value(&self) -> Option<&T> {
         match self {
@@ -33,7 +33,7 @@ impl<T> AddedField<T> {
     }
 }
 
-/// As this version writes it: never absent.
+/// Converts to the form that this version writes: `Null` or `Value`, never `Absent`.
 impl<T> From<Option<T>> for AddedField<T> {
     fn from(value: Option<T>) -> Self {
         value.map_or(Self::Null, Self::Value)
@@ -54,7 +54,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for AddedField<T> {
 
 /// A payload struct that [`payloads`] declared.
 pub(crate) trait EventPayload: Serialize + DeserializeOwned {
-    /// Its fields, in the order in which they are written.
+    /// The payload's fields, in the order in which they are written.
     const FIELDS: &'static [PayloadField];
 }
 
@@ -77,11 +77,11 @@ impl<P: EventPayload> ReadPayload for P {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PayloadField {
     pub(crate) name: &'static str,
-    /// Reads a value of the field's type.
+    /// Checks that a JSON text is a valid value of the field's type.
     pub(crate) check: fn(&str) -> Result<(), serde_json::Error>,
 }
 
-/// Reads a value and drops it.
+/// Checks that a JSON text is a valid `T`. The value is dropped.
 pub(crate) fn check_value<T: DeserializeOwned>(text: &str) -> Result<(), serde_json::Error> {
     serde_json::from_str::<T>(text).map(drop)
 }
@@ -111,10 +111,11 @@ macro_rules! payloads {
             pub struct $name { $($(#[$attr])* pub $field: $type,)* }
 
             impl $name {
-                /// Reads the payload of an event of type `kind`, where no other type is expected.
+                /// Reads the payload of an event of type `kind`. Use it where no other type is expected.
                 ///
                 /// # Errors
-                /// As [`crate::Event::read`], and a payload that was cut to the size of an event.
+                /// The errors of [`crate::Event::read`]. A payload that was shortened to the size limit of an event is an error,
+                /// too.
                 pub fn read(kind: &str, payload: &str) -> Result<Self, crate::EventError> {
                     crate::event::read_whole(kind, payload)
                 }

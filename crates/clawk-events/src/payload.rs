@@ -1,6 +1,6 @@
-//! The payloads, one struct for each event type, or one for types that share a form.
+//! The payloads: one struct for each event type. Event types of the same form share a struct.
 //!
-//! INVARIANT: fields stand in alphabetical order and hold no floats, so that the text of a payload is canonical JSON (R27).
+//! INVARIANT: fields are declared in alphabetical order and hold no floats, so that a payload is written as canonical JSON (R27).
 
 mod action;
 mod approval;

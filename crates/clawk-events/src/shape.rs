@@ -1,4 +1,4 @@
-//! Values that stand inside payloads. Fields in alphabetical order, as in every payload.
+//! Values inside payloads. Their fields are in alphabetical order, as in every payload.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,21 +9,21 @@ use uuid::Uuid;
 /// Files by the path that people know, each with the origins of the untrusted text in it (`web https://…`).
 pub type FileOrigins = BTreeMap<String, BTreeSet<String>>;
 
-/// The step of another session that a session goes on from.
+/// The event of another session from which a forked session continues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForkPoint {
-    /// The hash of the last event that counts.
+    /// Hash of the last event that belongs to the fork.
     pub event_hash: Digest,
-    /// The turn that goes on stays its sender's.
+    /// The continued turn keeps its original sender.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keeps_sender: bool,
-    /// Its sequence.
+    /// Sequence number of that event.
     pub sequence: u64,
-    /// The source.
+    /// The session that was forked.
     pub session_id: SessionId,
-    /// The source's trace.
+    /// Trace id of the session that was forked.
     pub trace_id: Uuid,
-    /// The id under which the turn that was under way there goes on here.
+    /// The new id of the turn that was running at the fork and continues in this session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<Uuid>,
 }
@@ -36,9 +36,9 @@ pub enum AuthorKind {
     Runtime,
     /// The agent's operator, in the manifest.
     Operator,
-    /// Somebody whom an entry point knows.
+    /// A person whom the entry point has identified.
     Person,
-    /// Nobody: a row, a file or a mail that set off a run.
+    /// No person: a database row, a file or a mail triggered the run.
     Trigger,
     /// Another agent.
     Agent,
@@ -47,83 +47,83 @@ pub enum AuthorKind {
 /// Counts as a model's server gave them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenReport {
-    /// Tokens read.
+    /// Input tokens.
     pub input_tokens: u64,
-    /// Tokens written.
+    /// Output tokens.
     pub output_tokens: u64,
 }
 
-/// What a call or a request to a model took from a budget that outlives a restart, with the hour that it counts in.
+/// The part of a persistent budget that a call or a model request used, and the hour for which it counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetUse {
-    /// Time at work, in milliseconds.
+    /// Working time, in milliseconds.
     pub busy_ms: u64,
     /// Bytes sent.
     pub bytes_out: u64,
-    /// Calls.
+    /// Number of calls.
     pub calls: u64,
-    /// Hours since the epoch.
+    /// The hour, as whole hours since the Unix epoch.
     pub hour: i64,
-    /// The budget.
+    /// Name of the budget.
     pub purse: String,
 }
 
-/// What a budget paid for a dry run in one hour.
+/// The cost of a dry run that one budget paid in one hour.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DryRunCost {
     /// Cost in millionths of a US dollar.
     pub cost_microusd: u64,
-    /// Hours since the epoch.
+    /// The hour, as whole hours since the Unix epoch.
     pub hour: i64,
-    /// The budget.
+    /// Name of the budget.
     pub purse: String,
-    /// Tokens.
+    /// Number of tokens.
     pub tokens: u64,
 }
 
-/// What a model's server names as the cause of its refusal (R53).
+/// The cause that a model server gives for its refusal (R53).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cause", rename_all = "kebab-case")]
 pub enum RefusalCause {
     /// The conversation does not fit the model's window.
     TooLong {
-        /// The window in tokens, where the server says it.
+        /// The window in tokens, if the server reports it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit_tokens: Option<u64>,
     },
     /// A parameter is not supported.
     Parameter {
-        /// The name to use in its place, where the server says one.
+        /// The parameter's new name, if the server reports one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         instead: Option<String>,
-        /// Its name on the wire.
+        /// The parameter's name on the wire.
         name: String,
     },
-    /// The order or emptiness of messages.
+    /// The order of messages, or an empty message.
     Roles,
-    /// The form of call ids.
+    /// The format of call ids.
     CallIds,
     /// The model takes tools only through the Responses API.
     ResponsesApi,
 }
 
-/// Changes to the form of a request. What is in its usual form is left out.
+/// Changes to the format of model requests. Fields with the usual value are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RequestAdaptation {
-    /// Messages of the user and the assistant strictly alternate.
+    /// User and assistant messages must strictly alternate.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub alternate_roles: bool,
-    /// Parameters that are left out, by their wire names.
+    /// Parameters that are not sent, by their wire names.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub omitted: BTreeSet<String>,
-    /// Parameters that are sent under another name.
+    /// Parameters that are sent under another name: wire name to new name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub renamed: BTreeMap<String, String>,
-    /// The endpoint wants the Responses API.
+    /// Requests go to the Responses API.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub responses_api: bool,
-    /// Call ids have nine letters and digits.
+    /// Call ids have exactly nine letters and digits.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub short_call_ids: bool,
 }
@@ -139,58 +139,58 @@ impl RequestAdaptation {
 /// What one store found, as ids.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemorySearch {
-    /// The entries.
+    /// Ids of the entries.
     pub ids: Vec<String>,
-    /// The store.
+    /// Name of the store.
     pub store: String,
-    /// By what it was searched.
+    /// The search method that was used.
     pub used: Option<SearchMethod>,
 }
 
-/// By what a text was searched.
+/// The method of a memory search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SearchMethod {
-    /// By meaning alone, with a provider's embeddings.
+    /// Vector search only, with a provider's embeddings.
     Vector,
-    /// By words alone.
+    /// Full-text search only.
     FullText,
-    /// By words and a provider's embeddings.
+    /// Full-text search and vector search with a provider's embeddings.
     Hybrid,
-    /// By the built-in table of word vectors.
+    /// Vector search with the built-in table of word vectors.
     Static,
 }
 
 /// An entry that was forgotten.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForgottenEntry {
-    /// The entry.
+    /// Id of the entry.
     pub id: String,
-    /// `identity/NAME`, `channel/IDENTITY/CHANNEL`, or empty for everybody's.
+    /// `identity/NAME` or `channel/IDENTITY/CHANNEL`; empty: an entry for everyone.
     pub scope: String,
-    /// The store.
+    /// Name of the store.
     pub store: String,
 }
 
-/// A part of a store whose entries came back.
+/// A part of a store whose entries were restored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestoredStore {
     /// As [`ForgottenEntry::scope`].
     pub scope: String,
-    /// The store.
+    /// Name of the store.
     pub store: String,
 }
 
-/// What a skill is said to take, on average.
+/// The average use that a skill's manifest estimates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkillEstimates {
-    /// Calls.
+    /// Number of calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls: Option<u64>,
     /// Duration in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// Tokens.
+    /// Number of tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
 }
@@ -199,61 +199,61 @@ pub struct SkillEstimates {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PairingStep {
-    /// Somebody got a code.
+    /// A person received a pairing code.
     Asked,
     /// An admin approved the code.
     Approved,
     /// An admin denied it.
     Denied,
-    /// Somebody who was let in is not let in any more.
+    /// A paired person lost access.
     Revoked,
 }
 
-/// What an Atlas says of an action.
+/// The decision of an Atlas about an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PolicyResult {
     /// A policy allows it.
     Allow,
-    /// A policy, or the default, does not; also: a person is asked first.
+    /// A policy, or the default, denies it. Also used when a person must approve it first.
     Deny,
-    /// No policy had anything to say.
+    /// No policy applies to the action.
     NotApplicable,
 }
 
-/// What an execution ran against.
+/// The kind of rule that an execution violated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PolicyViolation {
-    /// A rate limit is spent.
+    /// A rate limit is used up.
     RateLimit,
-    /// A budget is spent.
+    /// A budget is used up.
     Budget,
     /// A policy denies it.
     DeniedAction,
-    /// Parameters do not fit.
+    /// The parameters do not match the action's schema.
     InvalidParameters,
-    /// Not this agent's, or not in the resolution.
+    /// The action does not belong to this agent, or is not part of the resolution.
     Unauthorized,
 }
 
-/// The action of a violation, and the reason.
+/// The action that violated a policy, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ViolationDetails {
     /// The action.
     pub action_id: String,
-    /// Why.
+    /// The reason, as text.
     pub reason: Option<String>,
 }
 
-/// One limit's part of a charge.
+/// The amount that one execution took from one limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitCharge {
-    /// How much was used up.
+    /// The amount that was used.
     pub amount: u64,
-    /// What the limit counts by.
+    /// The key under which the limit counts.
     pub key: String,
-    /// The limit.
+    /// The limit's maximum.
     pub limit: u64,
     /// The limit's window, in seconds.
     pub window_seconds: u64,

@@ -1,7 +1,7 @@
-//! An agent at work, from INIT to STOPPED: what it is made of, and what that becomes.
+//! A running agent, from INIT to STOPPED: its dependencies, and the services built from them.
 //!
-//! Each part has what its work needs, and is a part of those above it: [`Models`](crate::infer::ModelServices) are asked, [`CallGovernor`]
-//! run tools, turns ask and call, [`SessionServices`] have turns, [`SwarmServices`] have sessions.
+//! Each service holds what its work needs and is part of the services above it: [`Models`](crate::infer::ModelServices) asks
+//! models, [`CallGovernor`] runs tools, turns use both, [`SessionServices`] has turns, [`SwarmServices`] has sessions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,30 +21,30 @@ use crate::session::SessionServices;
 use crate::swarm::SwarmServices;
 use crate::time::Clock;
 
-/// Everything an agent is made of; the composition root fills it in.
+/// All dependencies of an agent. The composition root fills them in.
 #[derive(Debug)]
 pub struct AgentDependencies {
     /// The validated manifest.
     pub manifest: Arc<Manifest>,
-    /// By the names of the manifest's providers.
+    /// The providers, by their names in the manifest.
     pub providers: BTreeMap<String, Arc<dyn ModelProvider>>,
     /// Runs the tools.
     pub runner: Arc<dyn ToolRunner>,
-    /// The log.
+    /// The journal.
     pub journal: Arc<dyn Journal>,
-    /// Keeps the memory's stores; required when the manifest has a Memory.
+    /// The back end of the memory stores; required if the manifest has a Memory.
     pub memory: Option<Arc<dyn Memory>>,
-    /// Every secret that was resolved here: none of them may reach a model, a person or the trace.
+    /// Every secret resolved in this process. None of them may reach a model, a person or the trace.
     pub secrets: clawk_secrets::ResolvedSecrets,
     /// Time, ids, randomness.
     pub clock: Arc<dyn Clock>,
     /// The Atlases that govern it; none by default.
     pub atlases: AtlasSettings,
-    /// The rest.
+    /// All other options.
     pub options: Options,
 }
 
-/// The agent's inside.
+/// The internals of a running agent.
 #[derive(Debug)]
 pub(crate) struct Agent {
     pub(crate) manifest: Arc<Manifest>,
@@ -54,7 +54,7 @@ pub(crate) struct Agent {
     pub(crate) sessions: Arc<SessionServices>,
     pub(crate) peers: Arc<SwarmServices>,
     pub(crate) memories: Arc<MemoryServices>,
-    /// Answers on their way.
+    /// Answers that wait for delivery.
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) health: Arc<Health>,
 }

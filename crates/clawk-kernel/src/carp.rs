@@ -1,8 +1,7 @@
-//! Atlases in the kernel: the set in force, sessions with their resolutions, what has been spent (DESIGN §2, R12, R29).
+//! Atlases in the kernel: the set in force, sessions with their resolutions, used limits (DESIGN §2, R12, R29).
 //!
-//! A turn resolves before its model is asked (`turn`); an action's call passes `gate` on the one path; whoever speaks
-//! CRA itself comes through [`crate::CraHandle`]. Everything that happens is in the journal, and what must outlive a restart is folded
-//! from it (`restore`).
+//! A turn makes a resolution before it asks its model (`turn`). An action's call passes `gate` on the call path. CRA clients use
+//! [`crate::CraHandle`]. Every step is in the journal, and `restore` rebuilds from it what must survive a restart.
 
 pub(crate) mod atlases;
 pub(crate) mod book;
@@ -41,19 +40,19 @@ use crate::event::{JournalWriter, Thread};
 /// The settings of Atlases from `[atlases]` of `clawk.toml`.
 #[derive(Debug, Clone)]
 pub struct AtlasSettings {
-    /// Loaded at the start.
+    /// Atlases loaded at the start.
     pub loaded: Vec<Arc<Atlas>>,
-    /// What no policy mentions is denied (R29).
+    /// Actions that no policy mentions are denied (R29).
     pub strict: bool,
-    /// How long a resolution lives, seconds; at most 86,400.
+    /// Lifetime of a resolution in seconds; at most 86,400.
     pub ttl_seconds: u32,
-    /// How far a request's timestamp may be off, milliseconds; `None`: any.
+    /// Allowed deviation of a request's timestamp, in milliseconds; `None`: any.
     pub clock_skew_ms: Option<u64>,
-    /// Tokens of context that one turn is given, over all packs.
+    /// Largest context for one turn over all packs, in tokens.
     pub max_context_tokens: u64,
-    /// The tool that runs actions which name none and have none of their own name.
+    /// The tool that runs actions which name no tool and have no tool with their own name.
     pub fallback: Option<String>,
-    /// CRA is served: sessions and Atlases that came over the API are taken up again at the start.
+    /// CRA is served: sessions and Atlases that were loaded over the API are restored at the start.
     pub served: bool,
 }
 
@@ -85,9 +84,9 @@ impl AtlasSettings {
 pub(crate) struct LoadedAtlases {
     pub(crate) set: AtlasSet,
     pub(crate) origins: BTreeMap<Arc<str>, Origin>,
-    /// Tools that are only reached through actions.
+    /// Tools that can be reached only through actions.
     executors: HashSet<Box<str>>,
-    /// So many times Atlases came or went over the API, as the journal has it: with the configuration, this names the set.
+    /// Number of Atlas changes over the API, as recorded in the journal. Together with the configuration it identifies the set.
     pub(crate) changes: u64,
 }
 
@@ -114,10 +113,10 @@ impl LoadedAtlases {
     }
 }
 
-/// The kernel's CRA side. Empty, it costs nothing and changes nothing.
+/// The CRA part of the kernel. Without Atlases it has no cost and no effect.
 #[derive(Debug)]
 pub(crate) struct CarpRuntime {
-    /// The Identity's name: who asks in the agent's own requests.
+    /// The Identity's name, which the agent's own requests use.
     agent_id: String,
     /// The runtime's own chain.
     root: Thread,
@@ -125,15 +124,15 @@ pub(crate) struct CarpRuntime {
     pub(crate) config: AtlasSettings,
     loaded: RwLock<Arc<LoadedAtlases>>,
     books: Mutex<CarpSessions>,
-    /// One change of the set at a time.
+    /// Locked while the set changes, so that changes happen one at a time.
     pub(crate) changing: tokio::sync::Mutex<()>,
 }
 
 impl CarpRuntime {
-    /// Compiles what the configuration names.
+    /// Compiles the configured Atlases.
     ///
     /// # Errors
-    /// The Atlases don't go together.
+    /// The Atlases are not compatible.
     pub(crate) fn new(
         config: AtlasSettings,
         agent_id: &str,
@@ -157,18 +156,18 @@ impl CarpRuntime {
         })
     }
 
-    /// The clock as CARP reads it.
+    /// Returns the current time for CARP.
     pub(crate) fn now(&self) -> Timestamp {
-        // silent-ok: a clock beyond the year 9999 makes every resolution expired, never valid
+        // silent-ok: a clock after the year 9999 makes every resolution expired, never valid
         Timestamp::from_microsecond(self.scribe.now().0).unwrap_or(Timestamp::MAX)
     }
 
-    /// An id of the clock's.
+    /// Returns a new id from the clock.
     pub(crate) fn uuid(&self) -> Uuid {
         self.scribe.clock().uuid()
     }
 
-    /// A thread of the runtime's own chain.
+    /// Returns a thread of the runtime's own chain.
     pub(crate) const fn root(&self, span: Uuid) -> Thread {
         self.root.child(span)
     }
@@ -185,23 +184,23 @@ impl CarpRuntime {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// No Atlas governs.
+    /// Returns whether no Atlas governs.
     pub(crate) fn is_empty(&self) -> bool {
         self.loaded().set.atlases().is_empty()
     }
 
-    /// The name is an action's.
+    /// Returns whether the name is an action's.
     pub(crate) fn is_action(&self, name: &str) -> bool {
         self.loaded().set.action(name).is_some()
     }
 
-    /// The tool is not to be called or offered by its own name: an action stands before it.
+    /// Returns whether the tool must not be called or offered by its own name, because an action controls it.
     pub(crate) fn hides(&self, tool: &str) -> bool {
         let loaded = self.loaded();
         loaded.executors.contains(tool) || loaded.set.action(tool).is_some()
     }
 
-    /// The tool that runs an action, by name: the one that it names, else the one of its own name, else the fallback.
+    /// Returns the name of the tool that runs an action: the one that it names, else the one with its own name, else the fallback.
     pub(crate) fn tool_of(&self, action: &AtlasAction, catalog: &ToolCatalog) -> Option<String> {
         if let Some(Executor::Tool(name)) = &action.executor {
             return catalog.get(name).map(|entry| entry.name.to_string());
@@ -210,17 +209,17 @@ impl CarpRuntime {
         if catalog.get(own).is_some() {
             return Some(own.to_owned());
         }
-        // What names an endpoint or a server means it, and nothing else.
+        // An action that names an endpoint or a server uses only that.
         let free = action.executor.is_none();
         self.config.fallback.clone().filter(|_| free)
     }
 }
 
-/// Under which resolution a call is made.
+/// The resolution under which a call is made.
 #[derive(Debug, Clone)]
 pub(crate) struct ResolutionContext {
     pub(crate) resolution: Uuid,
-    /// What this execution will be called.
+    /// Id of this execution.
     pub(crate) execution: Uuid,
     pub(crate) requester: CarpRequester,
     pub(crate) task: Option<CarpTask>,

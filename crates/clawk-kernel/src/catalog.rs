@@ -1,4 +1,5 @@
-//! The tools of this agent by name: those of the manifest, of its servers, its skills and its swarm. What one tool is: [`entry`].
+//! The catalogue of this agent's tools by name: tools of the manifest, of its MCP servers, its skills and its swarm. For a single
+//! tool see [`entry`].
 
 mod convert;
 mod entry;
@@ -30,27 +31,27 @@ use crate::ports::{ToolDescription, ToolRunner};
 use crate::sampling;
 use crate::team;
 
-/// The recorded mechanism of a call that a dry run predicted and did not run.
+/// The mechanism recorded for a call that a dry run predicted instead of running.
 pub const PREDICTED: &str = "predicted";
 
 /// All tools by name.
 #[derive(Debug)]
 pub(crate) struct ToolCatalog {
     tools: BTreeMap<Arc<str>, Arc<CatalogEntry>>,
-    /// Tools of servers that a declared tool stands for, once the servers told of them.
+    /// Tools of servers that a declared tool represents. Filled when a server has listed its tools.
     taken: RwLock<BTreeMap<Arc<str>, Arc<CatalogEntry>>>,
-    /// Offered after a cut; absent where the manifest has a tool of this name.
+    /// The built-in `output-read`, offered after a result was shortened; `None` if the manifest has a tool with this name.
     output_read: Option<Arc<CatalogEntry>>,
-    /// `mcp-sampling`; absent where the manifest has a tool of the name.
+    /// The tool `mcp-sampling`; `None` if the manifest has a tool with this name.
     sampling: Option<Arc<CatalogEntry>>,
-    /// `delegate`, `ask-peer`, `report`; absent where the manifest has a tool of the name, or no swarm.
+    /// The tools `delegate`, `ask-peer` and `report`; without those whose name the manifest uses. Empty without a swarm.
     team: Vec<Arc<CatalogEntry>>,
-    /// `skill-NAME` of each skill whose name no tool has.
+    /// A tool `skill-NAME` for each skill, unless another tool has that name.
     skills: Vec<Arc<CatalogEntry>>,
-    /// Every declared sandbox; `context.sandbox` may name one.
+    /// All declared sandboxes; `context.sandbox` may name one.
     sandboxes: BTreeMap<String, Sandbox>,
     plans: SandboxPlans,
-    /// The roots of all rules and where they led when the agent started.
+    /// The root folders of all rules, and their resolved paths when the agent started.
     pub(crate) roots: BTreeMap<PathBuf, PathBuf>,
 }
 
@@ -73,7 +74,7 @@ impl ToolCatalog {
             let known = if skill.is_some() || spec.mcp_source.is_some() {
                 ToolDescription::default()
             } else {
-                // silent-ok: the first call says what is wrong with its executor
+                // silent-ok: the first call reports what is wrong with its executor
                 runner.describe(&spec.name).await.unwrap_or_default()
             };
             let closed = place::closed(engine, spec, &known, workdir);
@@ -126,30 +127,30 @@ impl ToolCatalog {
         }
     }
 
-    /// The built-in that reads what a cut left out.
+    /// Returns the built-in that reads the omitted part of a shortened result.
     pub(crate) const fn output_read(&self) -> Option<&Arc<CatalogEntry>> {
         self.output_read.as_ref()
     }
 
-    /// What a server's question to a model is, for policies and the trace.
+    /// Returns the tool that represents a server's question to a model, for policies and the trace.
     pub(crate) const fn sampling(&self) -> Option<&Arc<CatalogEntry>> {
         self.sampling.as_ref()
     }
 
-    /// The swarm's tool of this name.
+    /// Returns the swarm's tool with this name.
     pub(crate) fn of_team(&self, name: &str) -> Option<Arc<CatalogEntry>> {
         self.team.iter().find(|entry| *entry.name == *name).cloned()
     }
 
-    /// What invokes a skill by this name.
+    /// Returns the tool that invokes a skill by this name.
     pub(crate) fn of_skill(&self, name: &str) -> Option<Arc<CatalogEntry>> {
         self.skills.iter().find(|entry| *entry.name == *name).cloned()
     }
 
-    /// The tool as it runs in this sandbox, which may only narrow (R15); `None`: there is no such sandbox.
+    /// Returns the tool with its plan narrowed to this sandbox (R15); `None`: the sandbox does not exist.
     ///
     /// # Errors
-    /// Why it can't run there.
+    /// The reason why the tool can't run in the sandbox.
     pub(crate) fn within(
         &self,
         tool: &Arc<CatalogEntry>,
@@ -183,10 +184,10 @@ impl ToolCatalog {
         })))
     }
 
-    /// What is offered for a declared tool: itself, or every tool of the server that it stands for. Asks the server once.
+    /// Returns the tools that a declared tool offers: itself, or every tool of its server. The server is asked once.
     ///
     /// # Errors
-    /// The server can't be had, or two of its tools would have one name.
+    /// The server can't be reached, or two of its tools would have the same name.
     pub(crate) async fn offered(
         &self,
         entry: &Arc<CatalogEntry>,
@@ -205,7 +206,7 @@ impl ToolCatalog {
                 Ok::<_, CallError>(self.take(entry, names))
             })
             .await?;
-        // A tool that stands for itself alone is not held by itself.
+        // A tool that represents only itself must not hold a reference to itself.
         Ok(found
             .iter()
             .map(|found| {
@@ -218,7 +219,7 @@ impl ToolCatalog {
             .collect())
     }
 
-    /// A name that another tool has is left out.
+    /// Adds a server's tools, without those whose name is already used.
     fn take(&self, entry: &Arc<CatalogEntry>, names: Vec<String>) -> Vec<Arc<CatalogEntry>> {
         let mut taken = self.taken.write().unwrap_or_else(PoisonError::into_inner);
         let mut found: Vec<Arc<CatalogEntry>> = Vec::new();
@@ -248,10 +249,10 @@ impl ToolCatalog {
         found
     }
 
-    /// Asks the server of the declared tool to which this name belongs, if nobody did so far.
+    /// Asks the server of the declared tool to which this name belongs, unless it was asked before.
     ///
     /// # Errors
-    /// As [`ToolCatalog::offered`].
+    /// The errors of [`ToolCatalog::offered`].
     pub(crate) async fn prepare(&self, name: &str, runner: &dyn ToolRunner) -> Result<(), CallError> {
         for entry in self.tools.values().filter(|entry| entry.may_stand_for_others()) {
             if *entry.name == *name || entry.is_prefix_of(name) {
@@ -261,7 +262,7 @@ impl ToolCatalog {
         Ok(())
     }
 
-    /// The time limit of a tool by its name, milliseconds, also where its server has not told of it yet.
+    /// Returns a tool's time limit in milliseconds by name, even if its server has not listed it yet.
     pub(crate) fn timeout_ms(&self, name: &str) -> Option<u64> {
         let declared = || {
             self.tools
@@ -272,7 +273,7 @@ impl ToolCatalog {
         self.get(name).or_else(declared).map(|entry| entry.timeout_ms)
     }
 
-    /// A tool that can be called by this name.
+    /// Returns the tool that can be called by this name.
     pub(crate) fn get(&self, name: &str) -> Option<Arc<CatalogEntry>> {
         let declared = self.tools.get(name).filter(|entry| !entry.stands_for_others());
         declared.cloned().or_else(|| {
@@ -281,12 +282,12 @@ impl ToolCatalog {
         })
     }
 
-    /// Every declared tool.
+    /// Returns every declared tool.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<CatalogEntry>> {
         self.tools.values()
     }
 
-    /// The refusal of a name that is no tool.
+    /// Returns the error for an unknown tool name.
     pub(crate) fn unknown(&self, name: &str) -> CallError {
         let near = self
             .tools
@@ -304,7 +305,7 @@ impl ToolCatalog {
     }
 }
 
-/// Levenshtein distance, for hints; long names count as far.
+/// Returns the Levenshtein distance for "did you mean" hints. Long names count as distant.
 fn distance(left: &str, right: &str) -> usize {
     if left.len() > 64 {
         return usize::MAX;

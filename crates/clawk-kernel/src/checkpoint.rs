@@ -1,6 +1,6 @@
-//! Checkpoints (CKP 0.3, stores of type `checkpoint`): where a long task stands, after each of its steps. Turns and tasks go on from
-//! the journal after a crash; a composite tool's inner turn goes on where a checkpoint of it is. What it did before is taken from the
-//! journal, so that no effect happens twice.
+//! Checkpoints (CKP 0.3, stores of type `checkpoint`): the state of a long task after each of its steps. After a crash, turns and
+//! tasks continue from the journal; a composite tool's inner turn continues from its checkpoint. Results of earlier steps come from
+//! the journal, so that no effect happens twice.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -24,18 +24,18 @@ use crate::time::Timestamp;
 use crate::turn::{Effect, Turn};
 use crate::world_model::SkillPlanResult;
 
-/// The first source of every checkpoint: nothing but the kernel writes an entry that is made from it.
+/// The first source of every checkpoint. Only the kernel writes entries with this source.
 const MADE_FROM: &str = "checkpoint";
-/// Conversation of one checkpoint, bytes of JSON; a longer one is left out, and the journal has it.
+/// Largest conversation in a checkpoint, in bytes of JSON. A longer one is left out and read from the journal.
 const MAX_CONVERSATION_BYTES: usize = 512 * 1024;
 
-/// The store of checkpoints: the manifest's first of that type.
+/// Returns the store of checkpoints: the manifest's first store of that type.
 pub(crate) fn store(manifest: &Manifest) -> Option<&Store> {
     let mut stores = manifest.memory.iter().flat_map(|memory| &memory.stores);
     stores.find(|store| store.kind == StoreType::Checkpoint)
 }
 
-/// Composite calls that a crash cut off, which go on when their turn asks for them again.
+/// Interrupted composite calls, which continue when their turn makes them again.
 #[derive(Debug, Default)]
 pub(crate) struct InterruptedComposites(Mutex<BTreeSet<String>>);
 
@@ -51,19 +51,19 @@ impl InterruptedComposites {
     }
 }
 
-/// The agent is being stopped, and what this caller's composite call had begun goes on afterwards.
+/// Returns whether the caller's composite call continues after the agent's stop.
 pub(crate) fn outlives(calls: &CallGovernor, caller: &CallerContext) -> bool {
     let in_turn = caller.turn.is_some() && caller.depth == 0;
     in_turn && calls.life.stop.is_cancelled() && store(&calls.manifest).is_some()
 }
 
-/// What kind of task it is.
+/// The kind of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum CheckpointTask {
     /// A turn that answers a message.
     Turn,
-    /// The turn of a member of the swarm at its task.
+    /// The turn of a swarm member at its task.
     Delegated,
     /// The inner turn of a composite tool.
     Composite,
@@ -72,27 +72,27 @@ pub(crate) enum CheckpointTask {
 /// One checkpoint: the content of its entry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TaskCheckpoint {
-    /// The composite's skill and arguments; absent elsewhere.
+    /// The composite tool's skill and arguments; absent for other tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     call: Option<InnerTurnStart>,
-    /// Since the message that began the task; absent: it is too long.
+    /// Messages since the one that began the task; absent if they are too long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     messages: Option<Vec<ModelMessage>>,
     /// `running` or `done`.
     state: String,
-    /// Model answers so far.
+    /// Number of model answers so far.
     steps: usize,
     task: CheckpointTask,
     tokens: u64,
-    /// Its turn's id in the journal.
+    /// The turn's id in the journal.
     turn: Uuid,
 }
 
-/// What the inner turn of a composite tool was begun with.
+/// The inputs of a composite tool's inner turn.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct InnerTurnStart {
     arguments_hash: Digest,
-    /// What the inner turn answers.
+    /// The first message of the inner turn.
     first: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     planned: Option<SkillPlanResult>,
@@ -106,14 +106,14 @@ pub(crate) struct CheckpointWriter {
     task: CheckpointTask,
     turn: Uuid,
     call: Option<InnerTurnStart>,
-    /// Messages of the conversation when it began.
+    /// Number of messages in the conversation when the task began.
     before: usize,
-    /// Messages when it was last written.
+    /// Number of messages at the last checkpoint.
     written: usize,
 }
 
 impl CheckpointWriter {
-    /// Of a turn; `None`: the manifest keeps no checkpoints.
+    /// Makes the writer for a turn; `None`: the manifest has no checkpoint store.
     pub(crate) fn of_turn(
         calls: &CallGovernor,
         turn_id: Uuid,
@@ -139,7 +139,7 @@ impl CheckpointWriter {
         })
     }
 
-    /// Of a composite tool's inner turn.
+    /// Makes the writer for a composite tool's inner turn.
     pub(crate) fn of_call(
         calls: &CallGovernor,
         (permit, skill): (&Permit, &Skill),
@@ -162,10 +162,10 @@ impl CheckpointWriter {
         })
     }
 
-    /// Keeps where the task stands, durably; once for each state of its conversation.
+    /// Stores the task's state durably, once for each state of its conversation.
     ///
     /// # Errors
-    /// For people: why it is not kept.
+    /// The reason why it is not stored, as text for people.
     pub(crate) async fn save(
         &mut self,
         calls: &CallGovernor,
@@ -231,7 +231,7 @@ impl CheckpointWriter {
     }
 }
 
-/// Keeps a checkpoint and its record: in one commit, where the store joins.
+/// Stores a checkpoint and its event, in one commit if the store supports it.
 async fn keep(
     calls: &CallGovernor,
     store: &Store,
@@ -283,7 +283,7 @@ fn place(calls: &CallGovernor, context: &Context) -> Scope {
     }
 }
 
-/// A composite's inner turn that goes on.
+/// A composite tool's inner turn that continues.
 pub(crate) struct ResumedInnerTurn {
     pub(crate) turn_id: Uuid,
     pub(crate) turn: Turn,
@@ -294,10 +294,10 @@ pub(crate) struct ResumedInnerTurn {
     pub(crate) planned: Option<SkillPlanResult>,
 }
 
-/// Where a composite call goes on that a crash or a stop cut off; `None`: it begins.
+/// Returns the point at which an interrupted composite call continues; `None`: it begins.
 ///
 /// # Errors
-/// It was cut off, and there is no checkpoint of it any more: what it did is not known to it.
+/// The call was interrupted and its checkpoint is gone, so its earlier steps are unknown.
 pub(crate) async fn resume(
     calls: &CallGovernor,
     (thread, context): (Thread, &Context),
@@ -359,7 +359,7 @@ pub(crate) async fn resume(
     }))
 }
 
-/// Whether the checkpoint's `ttl` has not passed. Retention may remove an expired one only later.
+/// Returns whether the checkpoint is within its `ttl`. Retention may remove an expired one later.
 fn in_time(calls: &CallGovernor, store: &Store, hit: &EntryHit) -> bool {
     let Some(ttl) = store.checkpoint.as_ref().and_then(|checkpoint| checkpoint.ttl) else {
         return true;

@@ -26,7 +26,7 @@ use question::ClaimsQuestion;
 /// The largest number of sentences; a longer answer is not judged.
 const MAX_SENTENCES: usize = 1_000;
 
-/// Why nothing was judged, for people and the record.
+/// Reason for an unjudged answer, for people and the record.
 const NO_PURSE: &str = "the purse is empty";
 const FAILED: &str = "the judge gave no answer";
 const LATE: &str = "the judge took too long";
@@ -39,14 +39,14 @@ const NO_RECORD: &str = "the record can't be read";
 /// The judge of answers and its time limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
-    /// A provider of the manifest.
+    /// Name of a provider in the manifest.
     pub judge: String,
     /// How long the judgement of one answer may take, milliseconds. After that the answer is sent unjudged, and its record line says so.
     pub timeout_ms: u64,
 }
 
 impl Claims {
-    /// Milliseconds, where nothing else is set.
+    /// Default time limit in milliseconds.
     pub const DEFAULT_TIMEOUT_MS: u64 = 30_000;
 }
 
@@ -100,7 +100,7 @@ pub(crate) async fn judge(run: &RunningTurn<'_>, turn: &Turn, end: &TurnOutcome)
     Some(ClaimsVerdict { judged, draft })
 }
 
-/// The positions of the marks, or why the answer was not judged.
+/// Asks the judge. Returns the positions of the marks, or the reason why the answer was not judged.
 async fn ask(
     run: &RunningTurn<'_>,
     claims: &Claims,
@@ -136,7 +136,7 @@ async fn ask(
         let quiet = NoticeSender::default();
         let place = InferenceContext {
             thread: run.thread,
-            // A turn of its own: no conversation is rebuilt with it.
+            // Uses an own turn id, so that no conversation is rebuilt with this request.
             turn: calls.clock().uuid(),
             notices: &quiet,
             purse: &run.purse,

@@ -1,5 +1,5 @@
-//! Tools of a client's own (R44): offered to the model, and run by nobody here. A turn that asks for one ends; the client runs it,
-//! and its answer comes with the next message, as data.
+//! A client's own tools (R44): offered to the model, but never run here. A turn that calls one ends; the client runs it, and sends
+//! its result as data in the next message.
 
 use clawk_events::payload::ClientToolCalled;
 use serde_json::{Map, Value};
@@ -11,14 +11,14 @@ use crate::ports::ToolOffer;
 use crate::turn::Event;
 
 impl RunningTurn<'_> {
-    /// The client's tools that none of the agent's own has the name of: what is declared here is run here.
+    /// Returns the client's tools whose name no tool of the agent has. The agent's own tools take precedence.
     pub(crate) fn client_offers(&self, own: &[ToolOffer]) -> Vec<ToolOffer> {
         let taken = |name: &str| own.iter().any(|offer| offer.name == name);
         let offered = self.client.iter().filter(|offer| self.is_clients(&offer.name));
         offered.filter(|offer| !taken(&offer.name)).cloned().collect()
     }
 
-    /// This name is a tool of the client only.
+    /// Returns whether this name is a client's tool only.
     pub(crate) fn is_clients(&self, name: &str) -> bool {
         let reads_output = self
             .calls
@@ -34,7 +34,7 @@ impl RunningTurn<'_> {
         !own && self.client.iter().any(|offer| offer.name == name)
     }
 
-    /// Hands a call over: on the record first, then to who waits for the turn.
+    /// Hands a call to the client: records it first, then notifies the waiting client.
     pub(crate) async fn hand_over(&self, id: String, name: String, arguments: &Map<String, Value>) -> Event {
         let call = ClientCall {
             id,

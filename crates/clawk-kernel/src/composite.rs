@@ -1,4 +1,4 @@
-//! Composite tools: a skill's workflow as one call. Every gate applies to each inner call as well.
+//! Composite tools: a skill's workflow in one call. Every check applies to each inner call, too.
 
 use clawk_manifest::model::Skill;
 use clawk_plan::ObtainedEnforcement;
@@ -21,10 +21,10 @@ use crate::taint;
 use crate::turn::{Effect, Turn, TurnOutcome};
 use crate::world_model::{self, SkillPlanResult};
 
-/// How long what a timeout cancels may take to end.
+/// Time limit for cancelled work to end after a timeout.
 const GRACE: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Runs the skill as an inner turn. Its permissions are a ceiling below those of the skills above.
+/// Runs the skill as an inner turn. Its permissions further limit those of the outer skills.
 pub(crate) fn run<'a>(
     calls: &'a CallGovernor,
     caller: &'a CallerContext,
@@ -138,9 +138,9 @@ async fn inner(
         biased;
         end = &mut driven => end,
         () = tokio::time::sleep_until(limit) => {
-            // What runs is cancelled and waited for: its end is recorded, and what it took is settled.
+            // Running calls are cancelled and awaited, so that their end is recorded and their use is settled.
             inner.cancel();
-            // silent-ok: past the grace it is dropped, and settled at what was set aside
+            // silent-ok: after the grace time it is dropped, and settled at its reservation
             let _ended = tokio::time::timeout(GRACE, driven).await;
             return Err(late());
         }
@@ -166,7 +166,7 @@ async fn inner(
     })
 }
 
-/// An inner turn that begins, with what its world model foretells.
+/// Begins an inner turn, with its world model's predictions.
 fn begin(
     calls: &CallGovernor,
     arguments: &Map<String, Value>,
@@ -180,7 +180,7 @@ fn begin(
     let first = format!("Run the skill with this input: {input}{foretold}");
     ResumedInnerTurn {
         turn_id: calls.clock().uuid(),
-        // Its words are those of the call that began it: the origins of these stand beside the conversation.
+        // Its text is that of the outer call, whose provenance is kept beside the conversation.
         turn: Turn::start(Vec::new(), first.clone(), TextAuthor::runtime()).within(calls.bounds()),
         effects: vec![Effect::Infer],
         requests: BTreeMap::new(),
@@ -190,7 +190,7 @@ fn begin(
     }
 }
 
-/// The inner turn itself runs nothing; each inner call says what enclosed it.
+/// The inner turn itself runs nothing. Each inner call reports its sandbox.
 fn obtained() -> ObtainedEnforcement {
     ObtainedEnforcement::in_process("inner-turn")
 }

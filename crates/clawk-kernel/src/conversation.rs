@@ -1,4 +1,5 @@
-//! The session of a conversation: at hand, rebuilt from its chain, or new. Every door that names conversations comes here.
+//! Finds a conversation's session: loaded, rebuilt from its chain, or new. All entry points with named conversations use this
+//! module.
 
 use std::sync::Arc;
 
@@ -12,16 +13,16 @@ use crate::recover::{self, RebuiltSession};
 use crate::session::{self, SessionOpening, SessionServices};
 use crate::state::State;
 
-/// Which conversation.
+/// Selects a conversation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ConversationSelector<'a> {
-    /// That of a caller who names it: its name gives the session's id.
+    /// A conversation named by its client. The name determines the session's id.
     Named(SessionId),
-    /// A channel's: the journal keeps which session it is.
+    /// A channel's conversation. The journal stores its session.
     Channel(&'a ConversationKey),
 }
 
-/// The conversation's session. One at a time looks for it, so that two first messages make one.
+/// Opens the conversation's session. Only one caller at a time looks for it, so that two first messages do not make two sessions.
 pub(crate) async fn open(
     sessions: &Arc<SessionServices>,
     door: &EntryPoint,
@@ -37,7 +38,7 @@ pub(crate) async fn open(
     }
     if let Some(id) = known {
         hosts::hold(sessions, id).await?;
-        // What a lost host left in it may go on here already.
+        // Unfinished work of a lost host may already continue here.
         if let Some(state) = sessions.table.get(id) {
             return Ok(state);
         }
@@ -72,7 +73,7 @@ pub(crate) async fn open(
     Ok(state)
 }
 
-/// The session of a channel's conversation; none: nothing was said in it yet.
+/// Returns the session of a channel's conversation; `None` if it has no message yet.
 pub(crate) async fn known(
     sessions: &SessionServices,
     key: &ConversationKey,

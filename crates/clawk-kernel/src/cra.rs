@@ -1,4 +1,4 @@
-//! The kernel as a CRA runtime: what the HTTP API, the harness and the command line ask of it.
+//! The kernel as a CRA runtime: the operations for the HTTP API, the test harness and the command line.
 
 mod execute;
 mod screened;
@@ -24,7 +24,7 @@ use crate::carp::turn::fault;
 use crate::event::{Thread, canonical, digest};
 use crate::sheet::PreviewReceipt;
 
-/// A handle to the CRA side of an agent; cheap to clone.
+/// A handle to an agent's CRA operations. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct CraHandle {
     calls: Arc<CallGovernor>,
@@ -35,10 +35,10 @@ impl CraHandle {
         Self { calls }
     }
 
-    /// Opens a session; durable when this returns.
+    /// Opens a session. It is durable when this returns.
     ///
     /// # Errors
-    /// Names that are too long or empty, too many sessions, or the journal can't be written.
+    /// A name is empty or too long, there are too many sessions, or the journal can't be written.
     pub async fn open(&self, mut new: NewSession) -> Result<SessionView, CarpError> {
         let calls = &self.calls;
         let _working = calls.life.enter().map_err(CarpError::NotReady)?;
@@ -115,8 +115,8 @@ impl CraHandle {
             .ok_or_else(|| CarpError::UnknownSession(id.to_string()))
     }
 
-    /// A page of sessions, the latest first, and how many there are in all; only those of `owner` when it is given, and only
-    /// live (`Some(true)`) or ended ones (`Some(false)`).
+    /// Returns a page of sessions, newest first, and the total number. With `owner`, only that owner's; `Some(true)` only live
+    /// ones, `Some(false)` only ended ones.
     #[must_use]
     pub fn sessions(
         &self,
@@ -131,16 +131,16 @@ impl CraHandle {
         self.calls.carp.books().views(wanted, page, self.calls.carp.now())
     }
 
-    /// A session, live or ended.
+    /// Returns a session, live or ended.
     #[must_use]
     pub fn session(&self, id: SessionId) -> Option<SessionView> {
         self.calls.carp.books().view(id, self.calls.carp.now())
     }
 
-    /// Ends a live session; its chain gets its last event.
+    /// Ends a live session and writes its chain's last event.
     ///
     /// # Errors
-    /// It is not live, or the journal can't be written.
+    /// The session is not live, or the journal can't be written.
     pub async fn close(&self, id: SessionId, reason: &'static str) -> Result<(), CarpError> {
         let calls = &self.calls;
         let _working = calls.life.enter().map_err(CarpError::NotReady)?;
@@ -164,7 +164,7 @@ impl CraHandle {
         Ok(())
     }
 
-    /// Resolves a request.
+    /// Makes a resolution for a request.
     ///
     /// # Errors
     /// See [`CarpError`].
@@ -219,16 +219,16 @@ impl CraHandle {
         clawk_carp::validate::validate(&loaded.set, request, issued, at, ledger)
     }
 
-    /// The Atlases in force, by id.
+    /// Returns the Atlases in force, by id.
     #[must_use]
     pub fn atlases(&self) -> Vec<AtlasView> {
         atlases::views((&self.calls.carp, &self.calls.catalog))
     }
 
-    /// Loads an Atlas beside the others, durably: it governs from now on, and after a restart.
+    /// Loads a further Atlas durably. It governs from now on, also after a restart.
     ///
     /// # Errors
-    /// It is not valid, one of its id is loaded, it does not go with the others, or the journal can't be written.
+    /// The Atlas is not valid, its id is already loaded, it is not compatible with the others, or the journal can't be written.
     pub async fn load(
         &self,
         manifest: Value,
@@ -244,25 +244,26 @@ impl CraHandle {
         .await
     }
 
-    /// Removes an Atlas that came by [`Self::load`].
+    /// Removes an Atlas that [`Self::load`] loaded.
     ///
     /// # Errors
-    /// There is none, it stands in the configuration, others need it, or the journal can't be written.
+    /// It does not exist, belongs to the configuration, or is needed by others; or the journal can't be written.
     pub async fn remove(&self, id: &str, by: &str) -> Result<(), CarpError> {
         let _working = self.calls.life.enter().map_err(CarpError::NotReady)?;
         atlases::remove(&self.calls.carp, id, by).await
     }
 
-    /// Questions of executions over HTTP, oldest first. An answered question stays in the list until its answer is used.
+    /// Returns the approval requests of executions over HTTP, oldest first. An answered request stays in the list until its answer
+    /// is used.
     #[must_use]
     pub fn approvals(&self) -> Vec<ApprovalView> {
         self.calls.carp.books().approvals(self.calls.carp.now())
     }
 
-    /// Answers a question; the first answer counts. A yes holds for the parameters that were asked about, once.
+    /// Answers an approval request; the first answer counts. A yes is valid once, for the parameters in the request.
     ///
     /// # Errors
-    /// No question waits under this id, or the answer can't be recorded. Then the question stays unanswered.
+    /// No request waits under this id, or the answer can't be recorded. Then the request stays unanswered.
     pub async fn answer(
         &self,
         id: Uuid,

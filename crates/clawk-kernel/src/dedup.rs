@@ -1,13 +1,14 @@
-//! At most once per request id (R19): the same request gets the same answer, no second execution.
+//! Deduplication: each request id is executed at most once (R19). The same request gets the same answer.
 //!
-//! The journal keeps the answers; here are only the running claims, the latest answers, and a filter that spares the
-//! journal a question about ids that were never seen. Memory is bounded whatever the rate.
+//! The journal stores the answers. This module holds only the running claims, the latest answers, and a Bloom filter that avoids
+//! journal queries for ids never seen. Memory is bounded at any request rate.
 //!
-//! Its time is the wall clock's at the start plus what has passed since: a wall clock that jumps makes no answer older, so a
-//! request that is sent again within five minutes never runs twice in one process. A start knows neither how long the agent was
-//! down nor whether the clock was set meanwhile: the answers of the last five minutes before it are known for five more.
+//! Its time is the wall clock at the start plus the elapsed time. A jump of the wall clock makes no answer older, so a request
+//! repeated within five minutes never runs twice in one process. A start does not know how long the agent was down or whether the
+//! clock was changed, so answers of the last five minutes before it are kept for five more.
 //!
-//! Where several hosts serve the agent, their clocks differ: the journal's own clock says how old an answer is ([`StoredAnswer::age_us`]).
+//! If several hosts serve the agent, their clocks differ. Then the journal's own clock determines an answer's age
+//! ([`StoredAnswer::age_us`]).
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
@@ -25,35 +26,35 @@ use crate::ports::{ANSWER_KEPT_MS, AnswerKey, Journal, JournalError, RecordedEve
 use crate::talk::told::TurnResult;
 use crate::time::{Clock, SteadyClock, Timestamp};
 
-/// Answers kept at hand, entries.
+/// Number of answers kept in memory.
 const RECENT_ANSWERS: usize = 2048;
-/// Bits of one generation of the filter.
+/// Number of bits in one generation of the filter.
 const FILTER_BITS: u64 = 1 << 23;
-/// Bits set per id.
+/// Number of bits set per id.
 const FILTER_HASHES: u64 = 4;
 
-/// Which method a request id belongs to (R19).
+/// The method of a request id (R19).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DedupMethod {
     Call,
     MemoryStore,
     Delegate,
-    /// `claw.message.send`. Its answers are found by the inbox, which keeps every message (R19: at least seven days).
+    /// `claw.message.send`. The inbox finds its answers, because it stores every message (R19: at least seven days).
     Message,
-    /// Not an answer but the beginning of a `claw.memory.store`: its entries' ids.
+    /// The beginning of a `claw.memory.store` with its entries' ids; not an answer.
     MemoryBegun,
 }
 
-/// The key of a request's stored answer.
+/// Returns the key of a request's stored answer.
 pub(crate) fn key(method: DedupMethod, request_id: &RequestId) -> AnswerKey {
-    // A RequestId holds a hyphenated UUID by construction.
+    // A RequestId always holds a hyphenated UUID.
     keyed(
         method,
         uuid::Uuid::parse_str(request_id.as_str()).unwrap_or_default(),
     )
 }
 
-/// The same of an id that is a UUID already.
+/// Like [`key`], for an id that is already a UUID.
 pub(crate) fn keyed(method: DedupMethod, id: uuid::Uuid) -> AnswerKey {
     let method = match method {
         DedupMethod::Call => 0,
@@ -85,27 +86,27 @@ struct AnsweredRequest {
 
 type AnswerSlot = Option<Arc<AnsweredRequest>>;
 
-/// What a claim finds.
+/// The result of a claim.
 #[derive(Debug)]
 pub(crate) enum Claim<'a> {
-    /// First of its kind: go on, then settle.
+    /// The first claim of this request: continue, then settle it.
     Fresh(Guard<'a>),
-    /// It was answered before.
+    /// The request was answered before.
     Answered(DedupAnswer),
     /// The id was used with other arguments.
     Reused,
 }
 
-/// What became of a request on another host.
+/// The outcome of a request on another host.
 #[derive(Debug)]
 pub(crate) enum RemoteClaimOutcome {
     /// It was answered.
     Answered(Claim<'static>),
-    /// The other agent ended before it ran. The event that says so has this row.
+    /// The other agent ended before the request ran. `row` is the row of the event that records it.
     NotRun { row: u64 },
 }
 
-/// A running claim; dropping it without settling lets the next one try.
+/// A running claim. If it is dropped without being settled, the next claim may try.
 #[derive(Debug)]
 pub(crate) struct Guard<'a> {
     dedup: &'a DedupTable,
@@ -119,10 +120,10 @@ pub(crate) struct Guard<'a> {
 pub(crate) struct DedupTable {
     clock: Arc<dyn Clock>,
     steady: SteadyClock,
-    /// When the journal's last event before the start was, by the wall clock of then.
+    /// Wall-clock time of the journal's last event before the start.
     before: Option<Timestamp>,
     inner: Mutex<DedupState>,
-    /// Until then the journal may hold answers that this process did not give.
+    /// Time until which the journal may hold answers of an earlier process.
     cold_until: Timestamp,
 }
 
@@ -142,8 +143,8 @@ enum ClaimLookup {
 }
 
 impl DedupTable {
-    /// `before`: when an earlier process recorded its last event. `shared`: other hosts answer as well, so that the journal is
-    /// asked for ever.
+    /// Makes the table. `before`: time of an earlier process's last event. `shared`: other hosts answer, too, so the journal is
+    /// always queried.
     pub(crate) fn new(clock: Arc<dyn Clock>, before: Option<Timestamp>, shared: bool) -> Self {
         let steady = SteadyClock::new(Arc::clone(&clock));
         let now = steady.now();
@@ -173,7 +174,7 @@ impl DedupTable {
         self.steady.now()
     }
 
-    /// Whether an answer that the journal has still answers its request.
+    /// Returns whether the journal's answer is still valid for its request.
     pub(crate) fn is_kept(&self, answer: &StoredAnswer) -> bool {
         let (kept_us, at) = (ANSWER_KEPT_MS * 1000, answer.event.at);
         let latest_of_before = self
@@ -183,20 +184,19 @@ impl DedupTable {
         age_us < kept_us || latest_of_before && self.steady.passed_us() < kept_us
     }
 
-    /// The same of a certain request. Where the wall clock was set under this process, the times of its events say nothing: what
-    /// was at hand some minutes ago still counts.
+    /// Does the same for a given request. If the wall clock was changed under this process, event times are not usable; an answer
+    /// that was in memory some minutes ago still counts.
     fn still_answers(&self, key: AnswerKey, answer: &StoredAnswer) -> bool {
         let at_hand = || self.steady.has_jumped() && self.lock().evicted.may_hold(key);
         self.is_kept(answer) || answer.age_us.is_none() && at_hand()
     }
 
-    /// Whether this time was still to come when an earlier process recorded its last event.
+    /// Returns whether this time was in the future when an earlier process recorded its last event.
     pub(crate) fn was_ahead(&self, at: Timestamp) -> bool {
         self.before.is_some_and(|last| last < at)
     }
 
-    /// The wall clock is behind what an earlier process has recorded: it was set back, so no time of before says how old
-    /// anything is.
+    /// Returns whether the wall clock is behind an earlier process's record. It was set back, so earlier times do not give an age.
     pub(crate) fn is_behind(&self) -> bool {
         self.before.is_some_and(|last| self.clock.now() < last)
     }
@@ -205,7 +205,7 @@ impl DedupTable {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Claims a request. While the first of its id runs, this waits for its answer.
+    /// Claims a request. If the same request is running, waits for its answer.
     pub(crate) async fn claim(
         &self,
         key: AnswerKey,
@@ -229,7 +229,7 @@ impl DedupTable {
                 ClaimLookup::Answered(answered) => return Ok(answered.against(digest)),
                 ClaimLookup::Wait(other, _) if other != digest => return Ok(Claim::Reused),
                 ClaimLookup::Wait(_, mut receiver) => {
-                    // The sender is dropped when the first call ends, so this wait ends with it.
+                    // The sender is dropped when the first call ends, which ends this wait.
                     let outcome = receiver
                         .wait_for(Option::is_some)
                         .await
@@ -254,7 +254,7 @@ impl DedupTable {
         }
     }
 
-    /// What the journal says of a request that another host has begun; `None`: nothing yet.
+    /// Returns the journal's record of a request that another host has begun; `None`: nothing yet.
     pub(crate) async fn recorded(
         &self,
         key: AnswerKey,
@@ -299,7 +299,7 @@ impl DedupTable {
 }
 
 impl AnsweredRequest {
-    /// The agent ended before the request ran.
+    /// Returns whether the agent ended before the request ran.
     fn is_no_answer(&self) -> bool {
         matches!(&self.answer, DedupAnswer::Call(Err(error)) if error.is_no_answer())
     }
@@ -312,7 +312,7 @@ impl AnsweredRequest {
         }
     }
 
-    /// Reads an answering event back.
+    /// Reads an answer from its event.
     fn read(recorded: &RecordedEvent) -> Option<Self> {
         let payload: Value = serde_json::from_str(&recorded.payload).ok()?; // silent-ok: not an answer we know
         let field = |name: &str| {
@@ -330,7 +330,7 @@ impl AnsweredRequest {
             } // silent-ok: as above
             kind::MEMORY_STORED => DedupAnswer::Memory(match bytes {
                 Some(bytes) => serde_json::from_slice(bytes).ok()?, // silent-ok: as above
-                // One commit with the entries: their ids follow from it.
+                // The same commit holds the entries. Their ids follow from the event.
                 None => {
                     let batch = payload.get("batch").and_then(Value::as_str)?.parse().ok()?; // silent-ok: as above
                     let count = payload.get("count").and_then(Value::as_u64)?;
@@ -347,7 +347,7 @@ impl AnsweredRequest {
 }
 
 impl Guard<'_> {
-    /// Publishes the answer: to those who wait, and to those who come later.
+    /// Publishes the answer to waiting and later callers.
     pub(crate) fn settle(self, answer: DedupAnswer) {
         let now = self.dedup.now();
         let answered = Arc::new(AnsweredRequest {
@@ -393,7 +393,7 @@ impl DedupState {
     }
 }
 
-/// Two generations of a Bloom filter, five minutes each; allocated when the first answer is evicted.
+/// A Bloom filter with two generations of five minutes each. Allocated when the first answer is evicted.
 #[derive(Debug)]
 struct Filter {
     hasher: RandomState,

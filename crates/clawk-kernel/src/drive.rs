@@ -1,6 +1,6 @@
-//! The driver: performs what the turn machine asks for and feeds the answers back.
+//! The driver of a turn: performs the turn machine's effects and returns their results to it.
 //!
-//! Long because a turn is one way through inference, calls, memory and the record, and is read downward.
+//! Long because a turn is one path through model requests, calls, memory and the record, and is read from top to bottom.
 
 mod beside;
 mod close;
@@ -56,28 +56,28 @@ use crate::taint;
 use crate::turn::{self, Effect, Event, Turn, TurnOutcome};
 use crate::watch::NoticeSender;
 
-/// How often an interrupted turn is taken up again before its message is given up as dead.
+/// Number of resumes of an interrupted turn before its message becomes a dead letter.
 pub(crate) const MAX_RESUMES: u32 = 3;
 
-/// What the turns of messages need.
+/// The dependencies of messages' turns.
 #[derive(Debug, Clone)]
 pub(crate) struct TurnServices {
     pub(crate) calls: Arc<CallGovernor>,
-    /// Told of every answer.
+    /// Receives every answer.
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) at_start: Arc<RecordedAgent>,
 }
 
-/// What the record says of this run's agent.
+/// The description of this run's agent in the record.
 #[derive(Debug)]
 pub(crate) struct RecordedAgent {
-    /// SHA-256 of what `ckp.agent.described` holds.
+    /// SHA-256 of the content of `ckp.agent.described`.
     pub(crate) agent_hash: Digest,
-    /// Digests of its context files, by their paths in the manifest; `None`: it was not there.
+    /// Digests of its context files, by their paths in the manifest; `None`: the file did not exist.
     pub(crate) context: ContextFileDigests,
 }
 
-/// Everything that stays the same while one turn runs.
+/// The data of one running turn.
 pub(crate) struct RunningTurn<'a> {
     pub(crate) calls: &'a CallGovernor,
     pub(crate) thread: Thread,
@@ -88,46 +88,46 @@ pub(crate) struct RunningTurn<'a> {
     /// How much the model thinks, where a person chose it.
     pub(crate) effort: Option<ReasoningEffort>,
     pub(crate) system: String,
-    /// The end of it that changes from turn to turn.
+    /// The part of the system prompt that changes from turn to turn.
     pub(crate) volatile: String,
-    /// What the Atlases grant to this turn.
+    /// The rights that the Atlases grant to this turn.
     pub(crate) granted: Option<Arc<TurnGrant>>,
-    /// Only these tools; `None`: all of the agent's.
+    /// The allowed tools; `None`: all of the agent's.
     pub(crate) only: Option<&'a [String]>,
     pub(crate) skills: bool,
-    /// Skills that run: from their invocation to the turn's end.
+    /// Skills that are active from their invocation to the turn's end.
     pub(crate) joined: Vec<RunningSkill>,
     /// The client's own tools.
     pub(crate) client: &'a [ToolOffer],
     pub(crate) ceilings: Vec<SkillCeiling>,
     pub(crate) depth: u8,
-    /// Calls of an interrupted turn keep their ids.
+    /// Request ids of an interrupted turn's calls.
     pub(crate) requests: BTreeMap<String, RequestId>,
-    /// The calls of the model's last answer have been looked at together.
+    /// The calls of the model's last answer were already put into a plan.
     pub(crate) planned: bool,
-    /// A purse had no room for the model's answer.
+    /// A budget had no room for the model's answer.
     pub(crate) spent_out: AtomicBool,
-    /// What the model was offered; see [`Self::could_act`].
+    /// The tools that were offered; see [`Self::could_act`].
     pub(crate) offered: OfferedTools,
-    /// Its answer is judged before it leaves, so that nothing is said to anybody until then.
+    /// The answer is judged before it is sent, so no text is shown before that.
     pub(crate) judged: bool,
     pub(crate) notices: NoticeSender,
-    /// What pays for it.
+    /// The budget that pays for the turn.
     pub(crate) purse: BudgetAccount,
-    /// Origins of untrusted text that stands beside the conversation.
+    /// Sources of untrusted text beside the conversation.
     pub(crate) base: BTreeSet<String>,
-    /// What the model was shown when it was last asked.
+    /// The context of the last model request.
     pub(crate) context: Arc<Context>,
-    /// Whose turn it is, where that is a member of the swarm at its task.
+    /// The swarm member whose turn this is, if the turn works on a swarm task.
     pub(crate) member: Option<Arc<Member>>,
-    /// Where it stands is kept after each step.
+    /// Writes a checkpoint after each step.
     pub(crate) saver: Option<CheckpointWriter>,
-    /// Calls that ran beside the one before them, and their ends.
+    /// Calls that ran concurrently with an earlier one, and their ends.
     pub(crate) early: BTreeMap<String, Event>,
     pub(crate) cancel: &'a CancellationToken,
 }
 
-/// Whether a turn's model was offered tools yet, and whether any of them has side effects.
+/// Whether the turn's model was offered tools, and whether one of them has side effects.
 #[derive(Debug, Default)]
 pub(crate) struct OfferedTools {
     looked: AtomicBool,
@@ -135,12 +135,12 @@ pub(crate) struct OfferedTools {
 }
 
 impl RunningTurn<'_> {
-    /// The model was offered tools with side effects in this turn.
+    /// Returns whether the model was offered tools with side effects in this turn.
     pub(crate) fn could_act(&self) -> bool {
         self.offered.acts.load(Ordering::Relaxed)
     }
 
-    /// Drives a turn to its end.
+    /// Runs a turn to its end.
     pub(crate) async fn drive(&mut self, turn: &mut Turn, effects: Vec<Effect>) -> TurnOutcome {
         let mut queue = VecDeque::from(effects);
         self.look_back(turn).await;
@@ -182,7 +182,7 @@ impl RunningTurn<'_> {
                     return end;
                 }
             };
-            // A cancelled call is told to the model's conversation by the machine, in one place.
+            // The turn machine alone reports a cancelled call to the model's conversation.
             let event = if self.cancel.is_cancelled() {
                 Event::Cancelled
             } else {
@@ -195,7 +195,7 @@ impl RunningTurn<'_> {
         TurnOutcome::Failed("the turn ended without an end".to_owned())
     }
 
-    /// Keeps where the task stands. One that can't be kept is on record as a warning, and the task goes on.
+    /// Writes a checkpoint. A failure is recorded as a warning, and the task continues.
     async fn checkpoint(&mut self, turn: &Turn, done: bool) {
         let Some(saver) = &mut self.saver else { return };
         let site = (self.thread, &*self.context);
@@ -205,7 +205,7 @@ impl RunningTurn<'_> {
         }
     }
 
-    /// What ended the turn.
+    /// Returns what ended the turn.
     fn stop(&self, end: &TurnOutcome, turn: &Turn) -> TurnStop {
         match end {
             TurnOutcome::Answered if turn.declined() => TurnStop::Refused,
@@ -217,7 +217,7 @@ impl RunningTurn<'_> {
         }
     }
 
-    /// The loop guard's word, in the trace.
+    /// Records that the loop guard ended the turn.
     fn note_stop(&self, turn: &Turn) {
         let Some(stopped) = turn.stopped() else { return };
         let words = EventWords::new(WordField::Reason, &stopped.reason);
@@ -235,7 +235,7 @@ impl RunningTurn<'_> {
         }
     }
 
-    /// Asks the model, unless the session is frozen: then it waits where it is, and asks again what a stop cut short.
+    /// Asks the model. If the session is frozen, waits, and repeats a request that a stop interrupted.
     async fn infer(&self, turn: &Turn) -> Event {
         let brake = &self.calls.brake;
         let session = self.thread.session;
@@ -286,7 +286,7 @@ impl RunningTurn<'_> {
         }
     }
 
-    /// What the model may ask for. An observer is offered nothing (R13), nor is a viewer's turn (C4).
+    /// Returns the tools to offer. An observer (R13) and a viewer's turn (C4) get none.
     async fn offers(&self) -> Vec<ToolOffer> {
         let claw = self.calls.manifest.identity.autonomy;
         let autonomy = self.member.as_ref().map_or(claw, |member| member.autonomy(claw));
@@ -325,7 +325,7 @@ impl RunningTurn<'_> {
                 }
             }
         }
-        // The one tool that no manifest declares: it reads what this session's tools said.
+        // This tool is not declared in the manifest. It reads the results of this session's tools.
         if self.calls.cuts.any(self.thread.session)
             && let Some(entry) = self.calls.catalog.output_read()
             && let Ok(described) = self.calls.described(entry).await
@@ -354,7 +354,7 @@ impl RunningTurn<'_> {
         offers
     }
 
-    /// A turn that was taken up at its end asked no model: what it was offered is looked up.
+    /// Looks up the offered tools for a turn that was resumed at its end and asked no model.
     async fn look_at_offers(&self) {
         if !self.offered.looked.load(Ordering::Relaxed) {
             let _offers = self.offers().await;
@@ -362,13 +362,13 @@ impl RunningTurn<'_> {
     }
 
     async fn not_offered(&self, tool: &str, error: &CallError) {
-        // Where nobody sits at a terminal, who runs the agent reads it in the log.
+        // Without a terminal, the operator reads this in the log.
         tracing::error!(target: crate::OPERATOR, "tool `{tool}` is not offered: {error}");
         let text = format!("the tool `{tool}` is not offered: {error}");
         self.notices.send(SessionNotice::Warned(text)).await;
     }
 
-    /// The conversation's share of the model's window, bytes.
+    /// Returns the conversation's share of the model's window, in bytes.
     fn share(&self) -> usize {
         let session = self.thread.session;
         let room = self
@@ -378,7 +378,7 @@ impl RunningTurn<'_> {
         room.conversation_bytes
     }
 
-    /// The system prompt as it is now: what the others of an event bus have reported since is in it.
+    /// Returns the current system prompt, including later reports of an event bus's members.
     fn prompt(&self) -> String {
         let heard = self
             .member
@@ -415,7 +415,7 @@ impl RunningTurn<'_> {
         let ToolUse { id, name, arguments } = wanted;
         let arguments = match arguments {
             Ok(arguments) => arguments,
-            // The machine tells the model itself and asks for no such call; were it otherwise, nothing runs without them.
+            // The turn machine itself reports such arguments to the model and requests no call. If it did, nothing would run.
             Err(raw) => {
                 return Event::CallDone {
                     call_id: id,
@@ -437,8 +437,8 @@ impl RunningTurn<'_> {
         self.told(id, &outcome)
     }
 
-    /// A model's arguments as the tool's schema wants them, where their meaning is plain. Policy, approvals, the record and the tool see
-    /// nothing else; what the model wrote stands in its recorded answer.
+    /// Converts a model's arguments to the types in the tool's schema, if their meaning is clear. Policy, approvals, the record and
+    /// the tool see only the converted arguments; the original ones are in the model's recorded answer.
     async fn converted(&self, tool: &str, arguments: serde_json::Map<String, Value>) -> ConvertedArguments {
         let calls = self.calls;
         let same = |arguments| ConvertedArguments {
@@ -446,11 +446,11 @@ impl RunningTurn<'_> {
             pointers: Vec::new(),
         };
         let wanted = calls.models.local(self.provider).converts_arguments;
-        // What a rule refuses by its name is refused before anything is asked.
+        // A tool that a rule refuses by name is refused before its server is asked.
         if !wanted || calls.engine.denies_by_name(tool).is_some() {
             return same(arguments);
         }
-        // silent-ok: what is wrong with the tool is said where the call is refused for it
+        // silent-ok: the call's refusal reports what is wrong with the tool
         let _prepared = calls.catalog.prepare(tool, &*calls.runner).await;
         let catalog = &calls.catalog;
         let entry = catalog
@@ -472,7 +472,7 @@ impl RunningTurn<'_> {
         }
     }
 
-    /// What the path is asked for when the model asks for a tool.
+    /// Returns the call request for a tool use of the model.
     pub(crate) async fn request(
         &self,
         id: String,
@@ -516,7 +516,7 @@ impl RunningTurn<'_> {
     }
 }
 
-/// A new message's turn.
+/// Runs the turn of a new message.
 pub(crate) async fn turn(
     turns: &TurnServices,
     state: &State,
@@ -541,14 +541,14 @@ pub(crate) async fn turn(
     finish(turns, state, open, cancel).await;
 }
 
-/// The rest of an interrupted turn.
+/// Runs the rest of an interrupted turn.
 pub(crate) async fn resume(
     turns: &TurnServices,
     state: &State,
     mut open: OpenTurn,
     cancel: &CancellationToken,
 ) {
-    // One that had come and not begun answers what was said before it as well.
+    // A turn that had not begun also answers the earlier messages.
     open.turn.go_behind(state.history());
     let (message, resumes) = (open.message, open.resumes);
     let waiting = open.effects.iter().any(|effect| match effect {
@@ -578,7 +578,7 @@ pub(crate) async fn resume(
     finish(turns, state, OpenTurn { effects, ..open }, cancel).await;
 }
 
-/// The system prompt, and behind it what the Atlases give as context.
+/// Returns the system prompt, followed by the context of the Atlases.
 fn system(
     calls: &CallGovernor,
     (state, provider): (&State, &str),
@@ -602,7 +602,7 @@ fn system(
     system
 }
 
-/// The message that a turn answers.
+/// Returns the message that a turn answers.
 fn asked(turn: &Turn) -> String {
     let said = turn.messages().iter().rev().find_map(|message| match message {
         ModelMessage::User { text, .. } => Some(text.clone()),
@@ -633,8 +633,8 @@ pub(crate) fn window(calls: &CallGovernor, session: clawk_proto::SessionId, prov
     calls.models.window(session, provider)
 }
 
-/// Origins of untrusted text beside the conversation: what this turn and earlier ones of the session recalled or read in files, and
-/// peers' words.
+/// Returns the sources of untrusted text beside the conversation: what this and earlier turns recalled or read from files, and
+/// peers' text.
 async fn base(
     calls: &CallGovernor,
     state: &State,
@@ -774,7 +774,7 @@ async fn finish(turns: &TurnServices, state: &State, open: OpenTurn, cancel: &Ca
     };
     state.add_labels(taint::through(&run.context.read.told()));
     if calls.life.stop.is_cancelled() && end == TurnOutcome::Cancelled {
-        // The agent is being stopped, not the turn: the message stays open and is taken up after the next start.
+        // The agent stops, not the turn: the message stays open and is resumed after the next start.
         return;
     }
     let verdict = claims::judge(&run, &turn, &end).await;
@@ -783,13 +783,13 @@ async fn finish(turns: &TurnServices, state: &State, open: OpenTurn, cancel: &Ca
             .as_ref()
             .is_some_and(|verdict| verdict.judged.failed.is_some())
     {
-        // As above: it is judged after the next start.
+        // As above: the answer is judged after the next start.
         return;
     }
     let usage = turn.usage();
     let stop = run.stop(&end, &turn);
     if end == TurnOutcome::Answered {
-        // Before the answer is acknowledged: what was said is remembered, or said again.
+        // Remember before the answer is acknowledged, so that a crash in between only repeats it.
         let sources = run.context.sources();
         recall::after(calls, about, (&asked, turn.said()), &sources).await;
     }
@@ -811,7 +811,7 @@ async fn finish(turns: &TurnServices, state: &State, open: OpenTurn, cancel: &Ca
     let recorded = close::close(calls, &run, (message, &origin), ending, &turn).await;
     turns.outbox.wake();
     state.set_history(turn.into_messages());
-    // An end that is on no record is none.
+    // An end that is not recorded does not count.
     let stop = if recorded.is_ok() { stop } else { TurnStop::Failed };
     let end = close::told(end, recorded, (message, &state.door));
     state

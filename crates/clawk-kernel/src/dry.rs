@@ -1,4 +1,4 @@
-//! What a dry run spent, on the record and in the sums of the agent that it was a copy of: its models answered for money.
+//! Records the cost of a dry run, and adds it to the spending of the original agent, because its models cost money.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,10 +37,10 @@ pub fn difference(before: &[SpentAmount], after: &[SpentAmount]) -> Vec<SpentAmo
     more.filter(|spent| !spent.amount.is_zero()).collect()
 }
 
-/// Counts it against the agent's budgets; durable when this returns. Nothing is written where nothing was spent.
+/// Charges the agent's budgets; durable when this returns. If nothing was spent, nothing is written.
 ///
 /// # Errors
-/// The journal takes it not.
+/// The journal can't be written.
 pub async fn account(
     (journal, clock): (Arc<dyn Journal>, Arc<dyn Clock>),
     (agent, by): (&str, &str),

@@ -1,5 +1,5 @@
-//! The ledger of outside effects: what was intended, started, done, failed, or is unknown. It is a fold of the journal: there
-//! is no second log. Only what is still unknown has an index of its own, so that a start need not read everything.
+//! The ledger of external effects and their states. It is computed from the journal; there is no second log. Only unknown effects
+//! have an index, so that a start need not read everything.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ pub const KINDS: &[&str] = &[
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// Asked for, and not yet decided on.
+    /// Requested, but not yet decided.
     Intended,
-    /// Decided on, durably: from here on it may have happened.
+    /// Decided, durably. From here on it may have happened.
     Started,
-    /// It ran and said that it did its work.
+    /// It ran and reported success.
     Done,
-    /// It ran and said that it failed, or it surely did not begin.
+    /// It ran and reported a failure, or it surely did not begin.
     Failed,
     /// It may have happened; the outcome is unknown.
     Unknown,
@@ -41,7 +41,7 @@ pub enum State {
 /// One effect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EffectEntry {
-    /// The call.
+    /// Id of the call.
     pub request_id: RequestId,
     /// Its session.
     pub session: SessionId,
@@ -49,13 +49,13 @@ pub struct EffectEntry {
     pub tool: String,
     /// SHA-256 of the arguments' canonical JSON.
     pub parameters: Option<Digest>,
-    /// Where it stands.
+    /// The current state.
     pub state: State,
-    /// When it came to stand there, RFC 3339.
+    /// Time of the last change, RFC 3339.
     pub at: String,
-    /// Why, where it failed or is unknown.
+    /// The reason, if it failed or is unknown.
     pub reason: Option<String>,
-    /// Who or what found out, where it was unknown once: `check`, `same-key`, or a person's name.
+    /// How an unknown effect was resolved: `check`, `same-key`, or a person's name.
     pub resolved_by: Option<String>,
 }
 
@@ -74,24 +74,24 @@ struct EffectEventFields {
     how: Option<String>,
 }
 
-/// What a failure's word in the trace means for an effect: did it surely not happen?
+/// Returns whether a failure's word in the trace means that the effect may have happened.
 pub(crate) fn is_unknown(error_code: &str) -> bool {
-    // A run that was cut short may have done its work before. `cancelled`: earlier versions said so of retries, too.
+    // An interrupted run may have done its work. Earlier versions used `cancelled` for retries, too.
     matches!(error_code, "unknown" | "timeout" | "cancelled")
 }
 
-/// Effects in the order they were asked for.
+/// The ledger. Effects are in the order of their requests.
 #[derive(Debug, Default)]
 pub struct EffectLedger {
     entries: Vec<EffectEntry>,
-    /// The latest effect of a request id in its session: after five minutes an id may be used again.
+    /// The latest effect of each request id in its session. After five minutes an id may be used again.
     places: BTreeMap<(SessionId, RequestId), usize>,
-    /// Calls of tools without side effects.
+    /// Marks calls of tools without side effects.
     pure: Vec<bool>,
 }
 
 impl EffectEventFields {
-    /// Who found out what had become of an effect: a person by name, or the means.
+    /// Returns who resolved an effect: a person's name, or the method.
     fn resolver(self) -> Option<String> {
         if self.how.as_deref() == Some("person") {
             self.by
@@ -112,7 +112,7 @@ fn resolved(outcome: Option<&str>) -> (State, Option<String>) {
 }
 
 impl EffectLedger {
-    /// Takes one event; others than [`KINDS`] change nothing.
+    /// Applies one event. Types other than [`KINDS`] are ignored.
     pub fn see(&mut self, kind: &str, session: SessionId, at: &str, payload: &str) {
         if !KINDS.contains(&kind) {
             return;
@@ -149,14 +149,14 @@ impl EffectLedger {
         };
         let was_unknown = entry.state == State::Unknown;
         let (state, reason) = match kind {
-            // The same request once more, under its key: what was unknown stays so until the answer.
+            // The same request is repeated under its key. An unknown effect stays unknown until the answer.
             kind::ACTION_REQUESTED => return,
             kind::ACTION_APPROVED if was_unknown => return,
             kind::ACTION_APPROVED => {
                 *pure = found.side_effects == Some(false);
                 (State::Started, None)
             }
-            // That it failed now says nothing of before.
+            // A failure now says nothing about the earlier attempt.
             kind::ACTION_EXECUTED | kind::ACTION_FAILED
                 if was_unknown && (found.is_error || kind == kind::ACTION_FAILED) =>
             {
@@ -175,7 +175,7 @@ impl EffectLedger {
                 entry.resolved_by = found.resolver();
                 resolved(outcome.as_deref())
             }
-            // Refused: nothing happened, and nothing is to be told of it.
+            // The repetition was refused: nothing happened, and the state stays unknown.
             _ if was_unknown => return,
             _ => {
                 *pure = true;
@@ -187,7 +187,7 @@ impl EffectLedger {
         at.clone_into(&mut entry.at);
     }
 
-    /// Whether a request is one that is known and not at its end: it was taken up again after a restart, or comes under its key.
+    /// Returns whether a known request without an end was resumed after a restart, or repeated under its key.
     fn goes_on(&self, place: &(SessionId, RequestId), parameters: Option<Digest>) -> bool {
         let known = self.places.get(place).and_then(|at| self.entries.get(*at));
         known.is_some_and(|entry| match entry.state {
@@ -196,7 +196,7 @@ impl EffectLedger {
         })
     }
 
-    /// The effect that an event is about. What is found out is the oldest that is unknown, as the index has it.
+    /// Returns the effect of an event. A resolution belongs to the oldest unknown effect, as in the index.
     fn place_of(&self, kind: &str, place: &(SessionId, RequestId)) -> Option<usize> {
         let oldest = || {
             self.entries.iter().position(|entry| {
@@ -207,7 +207,7 @@ impl EffectLedger {
         found.or_else(|| self.places.get(place).copied())
     }
 
-    /// The effects, in the order they were asked for.
+    /// Returns the effects in the order of their requests.
     #[must_use]
     pub fn entries(self) -> Vec<EffectEntry> {
         let effects = self.entries.into_iter().zip(self.pure);
@@ -218,7 +218,7 @@ impl EffectLedger {
     }
 }
 
-/// The result of settling an effect of unknown outcome.
+/// The settled outcome of an unknown effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EffectSettlement {
@@ -246,7 +246,7 @@ impl EffectSettlement {
         }
     }
 
-    /// The word in the trace.
+    /// Returns the word in the trace.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -256,14 +256,14 @@ impl EffectSettlement {
     }
 }
 
-/// How it was found out.
+/// How the outcome was determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SettlementMethod {
-    /// By the check that `clawk.toml` gives the tool.
+    /// By the check that `clawk.toml` configures for the tool.
     Check,
     /// By the same request again, under its idempotency key.
     SameKey,
-    /// A person said so.
+    /// By a person's statement.
     Person,
 }
 
@@ -277,7 +277,7 @@ impl SettlementMethod {
     }
 }
 
-/// Records what was found out of the oldest unknown effect of this id. `false`: none is.
+/// Records the outcome of the oldest unknown effect with this id. Returns `false` if there is none.
 pub(crate) async fn resolve(
     scribe: &JournalWriter,
     id: &RequestId,
@@ -293,7 +293,7 @@ pub(crate) async fn resolve(
     }
 }
 
-/// The same of one effect. `false`: it is not unknown any more.
+/// Records the outcome of one effect. Returns `false` if it is no longer unknown.
 pub(crate) async fn resolve_one(
     scribe: &JournalWriter,
     effect: &OpenEffect,
@@ -332,7 +332,7 @@ pub(crate) async fn resolve_one(
     Ok(true)
 }
 
-/// The word of a person, for an agent that does not run. `false`: no effect of this id is unknown.
+/// Records a person's statement for an agent that is not running. Returns `false` if no effect with this id is unknown.
 ///
 /// # Errors
 /// The journal can't be read or written.

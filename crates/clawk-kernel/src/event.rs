@@ -38,7 +38,7 @@ pub(crate) fn budget_uses(settled: &[SpentAmount]) -> Vec<BudgetUse> {
     settled.iter().map(budget_use).collect()
 }
 
-/// Where an event hangs: its chain and its span.
+/// The position of an event: its chain and its span.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Thread {
     pub(crate) session: SessionId,
@@ -47,7 +47,7 @@ pub(crate) struct Thread {
 }
 
 impl Thread {
-    /// A chain's own thread.
+    /// Returns the root thread of a chain.
     pub(crate) const fn of(session: SessionId) -> Self {
         Self {
             session,
@@ -56,7 +56,7 @@ impl Thread {
         }
     }
 
-    /// A thread below this one.
+    /// Returns a thread below this one.
     pub(crate) const fn child(self, span: Uuid) -> Self {
         Self {
             session: self.session,
@@ -66,7 +66,7 @@ impl Thread {
     }
 }
 
-/// Builds entries and hands them to the journal.
+/// Builds journal entries and writes them.
 #[derive(Debug, Clone)]
 pub(crate) struct JournalWriter {
     journal: Arc<dyn Journal>,
@@ -109,12 +109,12 @@ impl JournalWriter {
         })
     }
 
-    /// Queues entries that belong together.
+    /// Queues entries for one commit.
     pub(crate) fn submit(&self, entries: Vec<Draft>) -> Result<JournalTicket, JournalError> {
         self.submit_with(entries, Vec::new())
     }
 
-    /// Queues entries and inbox changes that belong together.
+    /// Queues entries and inbox changes for one commit.
     pub(crate) fn submit_with(
         &self,
         entries: Vec<Draft>,
@@ -127,7 +127,7 @@ impl JournalWriter {
         })
     }
 
-    /// Queues entries with what was spent and what became of effects, in one commit.
+    /// Queues entries, spent amounts and the states of effects for one commit.
     pub(crate) fn account(
         &self,
         entries: Vec<Draft>,
@@ -142,7 +142,7 @@ impl JournalWriter {
         })
     }
 
-    /// Queues entries with what was assumed to be spent and was not, in one commit.
+    /// Queues entries and the return of amounts that were assumed but not spent, for one commit.
     pub(crate) fn take_back(
         &self,
         entries: Vec<Draft>,
@@ -155,7 +155,7 @@ impl JournalWriter {
         })
     }
 
-    /// The same as [`Self::account`], if these conditions hold over all hosts. Where there is one host, they do: it has looked already.
+    /// Like [`Self::account`], but only if these conditions hold over all hosts. A single host has checked them already.
     pub(crate) fn account_if(
         &self,
         entries: Vec<Draft>,
@@ -172,7 +172,7 @@ impl JournalWriter {
         })
     }
 
-    /// Queues entries with what becomes of the outbox, in one commit.
+    /// Queues entries and outbox changes for one commit.
     pub(crate) fn owe(
         &self,
         entries: Vec<Draft>,
@@ -185,7 +185,7 @@ impl JournalWriter {
         })
     }
 
-    /// Reads all events that fit, page by page.
+    /// Reads all matching events, page by page.
     pub(crate) async fn each(
         &self,
         mut scan: JournalScan,
@@ -224,7 +224,7 @@ impl JournalWriter {
     }
 }
 
-/// Entries that another part commits, with what is its own.
+/// Joins entries into a batch that another component commits together with its own changes.
 pub(crate) fn together(drafts: Vec<Draft>) -> Batch {
     Batch {
         entries: drafts.into_iter().map(|draft| draft.0).collect(),
@@ -232,18 +232,18 @@ pub(crate) fn together(drafts: Vec<Draft>) -> Batch {
     }
 }
 
-/// An entry that may still be given content.
+/// An entry to which content may still be added.
 #[derive(Debug, Clone)]
 pub(crate) struct Draft(pub(crate) JournalEntry);
 
 impl Draft {
-    /// With the bytes that the payload refers to.
+    /// Adds the bytes that the payload refers to.
     pub(crate) fn content(mut self, digest: Digest, bytes: Vec<u8>) -> Self {
         self.0.content = Some(EventContent { digest, bytes });
         self
     }
 
-    /// With the words that the payload refers to.
+    /// Adds the text that the payload refers to.
     pub(crate) fn words(self, words: impl Into<Option<EventWords>>) -> Self {
         match words.into() {
             Some(words) => {
@@ -254,7 +254,7 @@ impl Draft {
         }
     }
 
-    /// As the stored answer to a request (R19).
+    /// Marks the entry as the stored answer to a request (R19).
     pub(crate) fn answers(mut self, key: Option<AnswerKey>) -> Self {
         self.0.answers = key;
         self

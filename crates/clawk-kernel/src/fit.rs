@@ -1,7 +1,7 @@
-//! A conversation within a model's window: which messages of it a model is shown. Pure: the same conversation and the same room give the
-//! same messages live, after a restart and in a replay. The record keeps all of them.
+//! Fits a conversation into a model's window: chooses the messages that a model is shown. This is a pure function: the same
+//! conversation and window give the same messages live, after a restart and in a replay. The record keeps all messages.
 //!
-//! What is shown stays well formed: it begins with a user's message, and no call is without its result.
+//! The result is always well formed: it begins with a user message, and every call has its result.
 
 use clawk_proto::Digest;
 
@@ -10,35 +10,35 @@ use crate::output;
 use crate::ports::{ModelMessage, ToolOffer};
 use crate::recall::TOKEN_BYTES;
 
-/// Results shorter than this are not worth a note in their place, bytes.
+/// Results shorter than this, in bytes, are not replaced by a note.
 const SMALL_BYTES: usize = 400;
-/// The least of a result that is shown where many must share what is left, bytes.
+/// Smallest part of a result that is shown if many results share the rest, in bytes.
 const LEAST_RESULT_BYTES: usize = 256;
-/// Bytes of the note between the two ends of a shortened result.
+/// Size of the note inside a shortened result, in bytes.
 const NOTE_BYTES: usize = 256;
-/// Bytes of the note about steps that are left out.
+/// Size of the note about omitted steps, in bytes.
 const STEPS_NOTE_BYTES: usize = 96;
 
-/// The room that one request has for its conversation.
+/// The space in a request for its conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ContextRoom {
-    /// What the model's window holds.
+    /// Size of the model's window in tokens.
     pub(crate) window_tokens: usize,
-    /// What the conversation may take of it, bytes.
+    /// Space for the conversation in bytes.
     pub(crate) conversation_bytes: usize,
-    /// The present turn is made smaller, too. Records of earlier versions say that only history was.
+    /// The current turn may be shortened, too. Records of earlier versions allow only history to be shortened.
     pub(crate) fits_turns: bool,
 }
 
 impl ContextRoom {
-    /// A quarter of the window is left for the answer and the tools; the system prompt has its own part of the rest.
+    /// Computes the space. A quarter of the window is for the answer and the tools; the system prompt has its own part of the rest.
     pub(crate) fn new(window_tokens: usize, system: &str, tools: &[ToolOffer], fits_turns: bool) -> Self {
         let parts = window_tokens.saturating_sub(window_tokens / 4) * TOKEN_BYTES;
         let offered: usize = match fits_turns {
             true => tools.iter().map(|tool| canonical(tool).len()).sum(),
             false => 0,
         };
-        // Half of the quarter is the tools'; what they take beyond it is the conversation's loss.
+        // Tools may use half of that quarter. What they use beyond it reduces the conversation's space.
         let beyond = offered.saturating_sub(window_tokens / 8 * TOKEN_BYTES);
         let least = if fits_turns { parts / 4 } else { parts / 2 };
         Self {
@@ -52,25 +52,25 @@ impl ContextRoom {
         }
     }
 
-    /// The longest result of a tool that is shown whole: a quarter of the window.
+    /// Returns the longest tool result that is shown completely: a quarter of the window, in bytes.
     const fn result_bytes(self) -> usize {
         self.window_tokens
     }
 }
 
-/// What a model is shown of a conversation.
+/// The part of a conversation that a model is shown.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct FittedContext {
     pub(crate) messages: Vec<ModelMessage>,
-    /// Messages that are left out.
+    /// Number of omitted messages.
     pub(crate) dropped_messages: usize,
-    /// Results that are shown in part, or of which only a note says that they were.
+    /// Number of results that are shortened or replaced by a note.
     pub(crate) shortened_results: usize,
-    /// Whole results that a note says how to read.
+    /// Digests of complete results that a note says how to read.
     pub(crate) readable: Vec<Digest>,
 }
 
-/// A message that is larger than the window, whatever is left out beside it.
+/// The message alone is larger than the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the message is too long for this model: it has about {message_tokens} tokens, and there is room for about {room_tokens}; send it in \
@@ -81,13 +81,14 @@ pub(crate) struct MessageTooLong {
     pub(crate) room_tokens: usize,
 }
 
-/// The latest messages that fit. Whole turns are left out first, the oldest at the start. Where the present turn alone is too large, the
-/// results of its earlier steps become notes, then those of its last step are shortened, then its earlier steps are left out.
+/// Chooses the latest messages that fit. Whole turns are omitted first, beginning with the oldest. If the current turn alone is too
+/// large, the results of its earlier steps become notes, then those of its last step are shortened, then its earlier steps are
+/// omitted.
 ///
-/// `whole` finds a call's whole result, by which a model can read it again.
+/// `whole` finds a call's complete result, so that a model can read it again.
 ///
 /// # Errors
-/// The present turn's message alone does not fit.
+/// The current turn's message alone does not fit.
 pub(crate) fn fit(
     messages: &[ModelMessage],
     room: ContextRoom,
@@ -143,7 +144,7 @@ const fn is_user(message: &ModelMessage) -> bool {
     matches!(message, ModelMessage::User { .. })
 }
 
-/// The first message of the oldest turn that is shown: the last turn's, where no more fit.
+/// Returns the first message of the oldest turn that fits; at least the last turn's.
 fn first_turn(messages: &[ModelMessage], room_bytes: usize) -> usize {
     let sizes: Vec<usize> = messages.iter().map(size).collect();
     let mut left: usize = sizes.iter().sum();
@@ -160,12 +161,12 @@ fn first_turn(messages: &[ModelMessage], room_bytes: usize) -> usize {
     first
 }
 
-/// Where the present turn begins.
+/// Returns the index at which the current turn begins.
 fn present_turn(messages: &[ModelMessage]) -> usize {
     messages.iter().rposition(is_user).unwrap_or(0)
 }
 
-/// Where the last step's results begin, behind the answer that asked for them.
+/// Returns the index of the last step's first result, after the answer with the calls.
 fn last_step(messages: &[ModelMessage]) -> usize {
     let answer = messages
         .iter()
@@ -173,7 +174,7 @@ fn last_step(messages: &[ModelMessage]) -> usize {
     answer.map_or(messages.len(), |at| at + 1)
 }
 
-/// A result that is longer than any may be is shown with its two ends.
+/// Shortens results that exceed the maximum to their beginning and end.
 fn shorten_longest(fitted: &mut FittedContext, result_bytes: usize, whole: &impl Fn(&str) -> Option<Digest>) {
     let FittedContext {
         messages,
@@ -193,7 +194,7 @@ fn shorten_longest(fitted: &mut FittedContext, result_bytes: usize, whole: &impl
     }
 }
 
-/// Results of the present turn's earlier steps become notes, the oldest first, until the rest fits.
+/// Replaces results of the current turn's earlier steps by notes, oldest first, until the rest fits.
 fn note_earlier_results(
     fitted: &mut FittedContext,
     room_bytes: usize,
@@ -219,7 +220,7 @@ fn note_earlier_results(
     }
 }
 
-/// The results of the last step share what is left; none is shown less than [`LEAST_RESULT_BYTES`] of.
+/// Distributes the remaining space to the results of the last step, at least [`LEAST_RESULT_BYTES`] each.
 fn shorten_last_results(
     fitted: &mut FittedContext,
     room_bytes: usize,
@@ -230,7 +231,7 @@ fn shorten_last_results(
     let results = last.iter().filter(|message| !is_user(message)).count().max(1);
     let taken: usize = last.iter().map(size).sum();
     let beside = total(&fitted.messages) - taken;
-    // Quotation marks and line ends take two bytes each on the wire.
+    // Quotation marks and line ends need two bytes each on the wire.
     let each = (room_bytes.saturating_sub(beside) / results * 3 / 4).max(LEAST_RESULT_BYTES);
     for message in fitted.messages.get_mut(at..).unwrap_or_default() {
         if let ModelMessage::ToolResult { call_id, text, .. } = message
@@ -244,7 +245,7 @@ fn shorten_last_results(
     }
 }
 
-/// The present turn's earlier steps, each an answer with the results it asked for, are left out, the oldest first.
+/// Omits the current turn's earlier steps, oldest first. A step is an answer with its results.
 fn leave_out_steps(fitted: &mut FittedContext, room_bytes: usize) {
     let start = present_turn(&fitted.messages) + 1;
     let mut left_out = 0;
@@ -285,7 +286,7 @@ fn note(bytes: usize, digest: Option<Digest>) -> String {
     }
 }
 
-/// The beginning and the end of a result, so many bytes together.
+/// Returns the beginning and the end of a result, `bytes` in total.
 fn shortened(text: &str, bytes: usize, digest: Option<Digest>) -> String {
     let half = bytes.saturating_sub(NOTE_BYTES).max(LEAST_RESULT_BYTES / 2) / 2;
     let first = text.get(..text.floor_char_boundary(half)).unwrap_or_default();

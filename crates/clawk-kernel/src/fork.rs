@@ -1,4 +1,4 @@
-//! A fork: a new session that goes on live from a step of another. The source is read, never written.
+//! A fork: a new session that continues live from a step of another one. The source session is only read.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use crate::recover;
 use crate::session::{self, SessionHandle, SessionOpening, SessionServices};
 use crate::turn::Event;
 
-/// Opens the fork. With `go_on`, a turn that was under way at the point is taken up, from its next step; without, it has ended there.
+/// Opens the fork. With `go_on`, a turn that was running at this point continues with its next step; without it, the turn ends
+/// there.
 pub(crate) async fn fork(
     sessions: &Arc<SessionServices>,
     mut point: ForkPoint,
@@ -26,7 +27,7 @@ pub(crate) async fn fork(
     if !rebuilt.exists {
         return Err(KernelError::UnknownSession(point.session_id.to_string()));
     }
-    // The first is under way, or came and has not begun; what waits behind it stays with the source.
+    // The first turn was running or had not begun. Turns that wait after it stay with the source.
     rebuilt.open.truncate(1);
     let mut open = rebuilt.open.pop();
     if let Some(turn) = open.as_mut() {

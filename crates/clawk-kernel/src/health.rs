@@ -1,4 +1,5 @@
-//! Whether providers can be reached, found out after the start without paying: named where some can't be, ERROR while none can.
+//! Checks after the start whether providers can be reached, without cost. Reports those that can't; the state is ERROR while none
+//! can.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,16 +17,17 @@ use crate::ports::ModelProvider;
 use crate::screen::answer;
 use crate::state::{State, Table};
 
-/// How long one look at all providers may take, milliseconds: who refuses is tried again until then, since a server may be about
-/// to start as well.
+/// Time limit for one check of all providers, in milliseconds. A provider that refuses is tried again until then, because its
+/// server may be starting.
 const LOOK_MS: u64 = 5_000;
-/// Between two tries of one look, milliseconds.
+/// Delay between two attempts of one check, in milliseconds.
 const AGAIN_MS: u64 = 500;
-/// Between two looks while none can be reached, milliseconds: at first, doubled each time, and at most.
+/// Delay between two checks while no provider can be reached, in milliseconds: the first, which is doubled each time, and the
+/// longest.
 const FIRST_WAIT_MS: u64 = 1_000;
 const MAX_WAIT_MS: u64 = 30_000;
 
-/// What is known of the providers; for sessions that open later.
+/// The result of the last check, for sessions that open later.
 #[derive(Debug)]
 pub(crate) struct Health {
     models: Arc<ModelServices>,
@@ -53,10 +55,10 @@ impl Health {
     }
 }
 
-/// A provider that could not be reached, and why.
+/// A provider that could not be reached, and the reason.
 type UnreachableProvider = (String, String);
 
-/// Looks at the providers beside the agent's work: the start does not wait for it.
+/// Checks the providers in the background. The start does not wait for it.
 pub(crate) fn watch(health: &Arc<Health>) {
     if health.models.providers.is_empty() {
         return;
@@ -109,7 +111,7 @@ async fn until_one_answers(health: &Health) {
     }
 }
 
-/// Everybody at once; who has not answered in time is not reached.
+/// Checks all providers concurrently. One that does not answer in time counts as unreachable.
 async fn look(health: &Health) -> Vec<UnreachableProvider> {
     let each = health.models.providers.iter().map(|(name, provider)| async move {
         let reason = unreached(health, name, &**provider).await?;
@@ -118,7 +120,7 @@ async fn look(health: &Health) -> Vec<UnreachableProvider> {
     join_all(each).await.into_iter().flatten().collect()
 }
 
-/// Why this provider can't be reached; `None`: it can.
+/// Returns why this provider can't be reached; `None`: it can.
 async fn unreached(health: &Health, name: &str, provider: &dyn ModelProvider) -> Option<String> {
     let deadline = Instant::now() + Duration::from_millis(LOOK_MS);
     let again = Duration::from_millis(AGAIN_MS);
@@ -169,7 +171,7 @@ fn record(health: &Health, down: &[UnreachableProvider]) {
     }
 }
 
-/// Notifies the clients that are connected now.
+/// Notifies the connected clients.
 async fn tell(health: &Health, said: Option<&str>) {
     let Some(said) = said else { return };
     let open: Vec<Arc<State>> = health.table.open().values().cloned().collect();
@@ -181,7 +183,7 @@ async fn tell(health: &Health, said: Option<&str>) {
     }
 }
 
-/// Tells a session that opens what was found before.
+/// Tells a new session the earlier result.
 pub(crate) async fn greet(health: &Health, state: &State) {
     if let Some(said) = health.said() {
         state.notices.send(SessionNotice::Unreachable(said)).await;

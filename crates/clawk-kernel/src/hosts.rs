@@ -1,5 +1,5 @@
-//! Several hosts of one agent (R48): each runs the whole kernel on the one journal, works on the sessions that it holds, follows what
-//! the others append, and takes up what a lost one left. Where one host has the agent, none of this is there.
+//! Several hosts of one agent (R48). Each host runs the whole kernel on the shared journal, works on the sessions that it owns,
+//! follows the events of the other hosts, and takes over the sessions of a lost host. With a single host, this module does nothing.
 
 mod follow;
 mod hand;
@@ -27,48 +27,50 @@ pub(crate) use follow::see_stops;
 pub(crate) use hand::{hand_over, is_elsewhere, pause, waited, waiting};
 pub(crate) use orders::reply;
 
-/// How often a host looks for what others have appended and ordered, while something happens.
+/// Interval at which a host reads new events and orders of the others while there is activity.
 const TICK: Duration = Duration::from_millis(150);
-/// How long after the last thing that happened it still does. Longer than others leave it asleep once they have woken it.
+/// Time after the last activity during which that interval still applies. It is longer than the others let a host sleep after they
+/// woke it.
 const AWAKE: Duration = Duration::from_secs(3);
-/// How often it looks while nothing happens. A host is woken when others do something; this bounds the time if it is not.
+/// Interval without activity. Other hosts wake this one when they do something; this interval limits the delay if they do not.
 const ASLEEP: Duration = Duration::from_millis(500);
-/// Between two looks, however often it is woken.
+/// Shortest time between two reads, however often the host is woken.
 const GAP: Duration = Duration::from_millis(50);
-/// How often it looks for lost hosts and for sessions without a holder.
+/// Interval at which a host looks for lost hosts and for sessions without an owner.
 const LOOK: Duration = Duration::from_millis(500);
-/// How often it tries to take something over though no look has found any.
+/// Interval at which a host tries a takeover even if it has found no lost host.
 const ANYWAY: Duration = Duration::from_secs(5);
-/// How long a host is waited for that is asked to give up the session of a task.
+/// Time limit for another host to release the session of a task.
 const RELEASED: Duration = Duration::from_secs(2);
-/// How long a session that was taken over is held when nothing is to be done in it.
+/// Time for which this host keeps a session that it took over and that needs no work.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// What this host knows of the others.
+/// This host's knowledge about the other hosts.
 #[derive(Debug)]
 pub(crate) struct PeerHosts {
     pub(crate) shared: Arc<dyn HostCluster>,
-    /// The journal is followed up to this row.
+    /// The last row of the journal that was followed.
     row: tokio::sync::Mutex<u64>,
-    /// The same, for who does not wait.
+    /// The same row, for readers that must not wait.
     followed: AtomicU64,
-    /// Stops are known up to this row, where that is later.
+    /// The last row up to which emergency stops are known, if that is later.
     stops: AtomicU64,
-    /// The line of servers that this row is of.
+    /// The server's timeline to which this row belongs. It changes at a failover.
     line: AtomicU32,
-    /// Questions of sessions that other hosts hold.
+    /// Open approval requests in sessions that other hosts own.
     asked: Mutex<BTreeMap<RequestId, ApprovalQuestion>>,
-    /// Who waits here for the end of a turn that may run elsewhere.
+    /// Tasks here that wait for the end of a turn, which may run on another host.
     waits: Mutex<HashMap<MessageId, Arc<Notify>>>,
-    /// Orders that are being obeyed.
+    /// Orders that are being executed.
     obeying: Mutex<HashSet<Uuid>>,
-    /// Sessions that this host has and has not taken up yet: a step of it failed.
+    /// Sessions that this host owns but has not resumed, because a step of the resume failed.
     untaken: Mutex<BTreeSet<SessionId>>,
-    /// Sessions that were taken over, and when.
+    /// Sessions that were taken over, with the time.
     taken: Mutex<Vec<(SessionId, Instant)>>,
-    /// Locked from the taking of another host's sessions until their unfinished work is settled. Nobody opens one of them before that.
+    /// Locked while another host's sessions are taken over, until their unfinished work is settled. No session of them is opened
+    /// before that.
     gate: tokio::sync::Mutex<()>,
-    /// There is something to take over.
+    /// Notified when there may be something to take over.
     due: Notify,
 }
 
@@ -77,7 +79,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl PeerHosts {
-    /// None where one host has the whole agent.
+    /// Makes the state; `None` if one host has the whole agent.
     pub(crate) fn of(journal: &dyn Journal) -> Option<Arc<Self>> {
         journal.shared().map(|shared| {
             Arc::new(Self {
@@ -97,20 +99,20 @@ impl PeerHosts {
         })
     }
 
-    /// Questions that wait on other hosts; `now_us` is of the monotonic clock.
+    /// Returns the approval requests that wait on other hosts; `now_us` is monotonic time in microseconds.
     pub(crate) fn pending(&self, now_us: u64) -> Vec<ApprovalQuestion> {
         let asked = lock(&self.asked);
         let open = asked.values().filter(|question| question.until_us > now_us);
         open.cloned().collect()
     }
 
-    /// Up to which row emergency stops are known here.
+    /// Returns the row up to which emergency stops are known here.
     pub(crate) fn stops_known(&self) -> u64 {
         let [followed, stops] = [&self.followed, &self.stops].map(|row| row.load(Ordering::SeqCst));
         followed.max(stops)
     }
 
-    /// The steps of a plan that wait on other hosts.
+    /// Returns the steps of a plan that wait on other hosts.
     pub(crate) fn steps(&self, plan: &RequestId) -> Vec<(u32, RequestId)> {
         let asked = lock(&self.asked);
         let of_plan = asked.values().filter_map(|question| {
@@ -120,7 +122,7 @@ impl PeerHosts {
         of_plan.collect()
     }
 
-    /// From now on the journal is followed behind this row, and these questions wait elsewhere.
+    /// Starts following the journal after this row, with these approval requests open on other hosts.
     pub(crate) async fn begin(&self, row: u64, asked: Vec<ApprovalQuestion>) {
         *self.row.lock().await = row;
         self.followed.store(row, Ordering::SeqCst);
@@ -131,7 +133,7 @@ impl PeerHosts {
     }
 }
 
-/// Follows the others and takes up what they leave, until the agent ends.
+/// Follows the other hosts and takes over their lost sessions, until the agent ends.
 pub(crate) fn watch(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) {
     let (own, known) = (Arc::clone(agent), Arc::clone(hosts));
     agent.life.tracker.spawn(async move {
@@ -151,7 +153,7 @@ pub(crate) fn watch(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) {
     });
 }
 
-/// If other hosts have taken over from this one, the caller is told so, and nothing else.
+/// Returns an error if other hosts have taken over from this one.
 pub(crate) fn lost(sessions: &SessionServices) -> Option<KernelError> {
     let hosts = sessions.calls.hosts.as_ref()?;
     hosts.shared.is_lost().then(|| {
@@ -161,10 +163,10 @@ pub(crate) fn lost(sessions: &SessionServices) -> Option<KernelError> {
     })
 }
 
-/// Takes the session for this host. Afterwards it may be in memory: its turns that were cut off go on.
+/// Takes ownership of the session for this host. Afterwards it may be loaded, and its interrupted turns continue.
 ///
 /// # Errors
-/// Another host holds it.
+/// Another host owns it.
 pub(crate) async fn hold(sessions: &Arc<SessionServices>, session: SessionId) -> Result<(), KernelError> {
     match holder(sessions, session).await? {
         None => Ok(()),
@@ -172,7 +174,7 @@ pub(crate) async fn hold(sessions: &Arc<SessionServices>, session: SessionId) ->
     }
 }
 
-/// The other host that holds the session; else this one does from now on, and has taken up what was left in it.
+/// Returns the other host that owns the session. `None`: this host now owns it and has resumed its unfinished work.
 async fn holder(sessions: &Arc<SessionServices>, session: SessionId) -> Result<Option<String>, KernelError> {
     let Some(hosts) = &sessions.calls.hosts else {
         return Ok(None);
@@ -184,9 +186,9 @@ async fn holder(sessions: &Arc<SessionServices>, session: SessionId) -> Result<O
     let held = hosts.shared.hold(session).await?;
     match held {
         SessionHolder::Here if !lock(&hosts.untaken).contains(&session) => Ok(None),
-        // It was opened here, and its first append told so only now.
+        // The session was opened here, and its first append only now reported the ownership.
         SessionHolder::Taken if sessions.table.get(session).is_some() => Ok(None),
-        // INVARIANT: a call that was decided elsewhere gets its unknown outcome before the session's turns go on.
+        // INVARIANT: a call that was decided on another host gets its unknown outcome before the session's turns continue.
         SessionHolder::Here | SessionHolder::Taken => {
             match takeover::take_up(sessions, hosts, vec![session]).await {
                 Ok(()) => Ok(None),
@@ -199,7 +201,7 @@ async fn holder(sessions: &Arc<SessionServices>, session: SessionId) -> Result<O
     }
 }
 
-/// Takes the session of a task for this host, which coordinates the swarm, out of the hands of whichever host took it over.
+/// Takes ownership of a task's session for this host, which coordinates the swarm, from whichever host has it.
 ///
 /// # Errors
 /// The agent ends first.
@@ -230,7 +232,7 @@ pub(crate) async fn fetch(sessions: &Arc<SessionServices>, session: SessionId) -
     }
 }
 
-/// The session is over, or has left memory: another host may take it.
+/// Releases a session that has ended or left memory, so that another host may take it.
 pub(crate) fn release(sessions: &SessionServices, session: SessionId) {
     if let Some(hosts) = &sessions.calls.hosts {
         hosts.shared.release(session);

@@ -1,6 +1,6 @@
-//! Asking models: limits before, the record after, retries with back-off, and the fallback chain in order (CKP §5.2).
+//! Requests to models: limits before, the record after, retries with back-off, and the fallback chain in order (CKP §5.2).
 //!
-//! Long because an inference is one way through purse, provider, retries and record, and is read downward.
+//! Long because a model request is one path through budget, provider, retries and record, and is read from top to bottom.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,26 +44,26 @@ pub(crate) mod speech;
 use forms::RefusalChanges;
 pub(crate) use forms::{KnownForm, LearntForm, LearntForms};
 
-/// What asking a model needs.
+/// The dependencies of model requests.
 #[derive(Debug)]
 pub(crate) struct ModelServices {
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) providers: BTreeMap<String, Arc<dyn ModelProvider>>,
-    /// What is local about asking them, by name.
+    /// Local settings of each provider, by name.
     pub(crate) options: BTreeMap<String, ModelOptions>,
     pub(crate) purses: Arc<BudgetTree>,
     pub(crate) screens: Arc<AgentScreening>,
     pub(crate) scribe: JournalWriter,
-    /// Pictures in the results of tools.
+    /// Images in tool results.
     pub(crate) pictures: ToolPictures,
-    /// Results that can be read again.
+    /// Shortened results that can be read again.
     pub(crate) cuts: Arc<TruncatedOutputs>,
-    /// What was learnt of how they are asked.
+    /// Adaptations of requests that were learnt from refusals.
     pub(crate) forms: LearntForms,
 }
 
 impl ModelServices {
-    /// The first provider of the manifest; validation says that there is one.
+    /// Returns the manifest's first provider. Validation ensures that there is one.
     pub(crate) fn primary(&self) -> &str {
         self.manifest
             .providers
@@ -72,7 +72,7 @@ impl ModelServices {
             .unwrap_or_default()
     }
 
-    /// A provider and its fallbacks in order, each once (CKP §5.2).
+    /// Returns a provider and its fallbacks in order, each once (CKP §5.2).
     fn chain(&self, provider: &str) -> Vec<&Spec> {
         let Some(first) = self.manifest.provider(provider) else {
             return Vec::new();
@@ -88,7 +88,7 @@ impl ModelServices {
         chain
     }
 
-    /// What is local about asking this provider.
+    /// Returns the local settings of this provider.
     pub(crate) fn local(&self, provider: &str) -> ModelOptions {
         self.options.get(provider).cloned().unwrap_or_default()
     }
@@ -98,26 +98,26 @@ impl ModelServices {
 #[derive(Debug)]
 pub(crate) enum NoAnswer {
     Cancelled,
-    /// For people: why, and what would mend it.
+    /// All attempts failed. Holds the reason and a fix, for people.
     Failed(String),
-    /// A purse has no room; for people.
+    /// A budget is used up. Holds the text for people.
     Quota(String),
 }
 
-/// Where an inference belongs.
+/// The context of a model request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InferenceContext<'a> {
     pub(crate) thread: Thread,
     pub(crate) turn: Uuid,
     pub(crate) notices: &'a NoticeSender,
-    /// What pays for it.
+    /// The budget that pays.
     pub(crate) purse: &'a BudgetAccount,
-    /// The member of the swarm that asks.
+    /// The swarm member that makes the request.
     pub(crate) member: Option<&'a Member>,
 }
 
 impl InferenceContext<'_> {
-    /// What the swarm is told of a turn that fails.
+    /// Records the failure for the swarm.
     fn note(&self, trouble: MemberFailure) {
         if let Some(member) = self.member {
             member.note(trouble);
@@ -125,8 +125,8 @@ impl InferenceContext<'_> {
     }
 }
 
-/// One answer, from the first provider of the chain that gives one. `max_output_tokens` of the request only narrows what the purse
-/// and the settings allow; 0 leaves it to them.
+/// Returns the answer of the first provider in the chain that gives one. The request's `max_output_tokens` can only lower the limit
+/// of budget and settings; 0 means no own limit.
 pub(crate) async fn infer(
     models: &ModelServices,
     place: InferenceContext<'_>,
@@ -155,17 +155,17 @@ pub(crate) async fn infer(
     )))
 }
 
-/// A provider of a chain that is asked.
+/// The provider of a chain that is currently asked.
 #[derive(Debug, Clone, Copy)]
 struct ChainedProvider<'a> {
-    /// The chain's first.
+    /// The chain's first provider.
     first: &'a str,
     spec: &'a Spec,
-    /// Who is asked after it.
+    /// The next provider in the chain.
     next: Option<&'a str>,
 }
 
-/// All attempts at one provider. The outer error ends the whole chain, the inner one only this provider.
+/// Makes all attempts at one provider. The outer error ends the whole chain, the inner one only this provider.
 async fn exhaust(
     models: &ModelServices,
     place: InferenceContext<'_>,
@@ -186,8 +186,8 @@ async fn exhaust(
             Ok(completion) => return Ok(Ok(completion)),
             Err(error) => error,
         };
-        // A refusal that names its cause is answered with a changed request. It is no fault that time would mend: no wait, and it does
-        // not count as one of the provider's attempts.
+        // A refusal with a known cause is answered with a changed request. Waiting would not help, so there is no delay, and it
+        // does not count as an attempt.
         if let Some(cause) = error.cause.as_deref()
             && models
                 .adapt(place, spec, (cause, &shaped), &mut changes)
@@ -229,7 +229,7 @@ async fn tell(place: InferenceContext<'_>, spec: &Spec, error: &ProviderError, w
     place.notices.send(notice).await;
 }
 
-/// The request as a provider is sent it: with the pictures of messages and of results, where it takes pictures.
+/// Returns the request in the form that is sent: with the images of messages and results, if the provider accepts images.
 async fn with_pictures(
     models: &ModelServices,
     session: SessionId,
@@ -268,7 +268,7 @@ async fn once(
         return Ok(Err(absent(spec)));
     };
     let bytes = canonical(request);
-    // The bound on output, still 0 here, will usually have four digits.
+    // The output limit, here still 0, usually has four digits.
     let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX).saturating_add(3);
     let takes_images = spec.capabilities.contains(&ModelModality::Image);
     let of_tools = models.pictures.count(place.thread.session, request);
@@ -277,10 +277,10 @@ async fn once(
         Ok(set) => set,
         Err(error) => return Ok(Err(error)),
     };
-    // Where the window is known, prompt and answer fit it together.
+    // If the window is known, prompt and answer together must fit into it.
     let room = models.answer_room(place.thread.session, &spec.name, set.input_tokens);
     let mut request = InferRequest {
-        // Behind the digest: it says nothing to the model.
+        // Not part of the digest, because it does not change the model's input.
         cache_key: Some(cache_key::cache_key(models, place)),
         max_output_tokens: match request.max_output_tokens {
             0 => set.max_output_tokens.min(room),
@@ -292,7 +292,7 @@ async fn once(
     let asked = digest(&bytes);
     let open = match InferenceAttempt::begin(models, place, spec, attempt, asked, set).await {
         Ok(open) => open,
-        // Other hosts have spent what was free by this one's count. By the new count there may be room for less.
+        // Other hosts have spent what was free in this host's count. The new count may leave less.
         Err(NotBegun::Later { wait_ms }) => return Ok(Err(used_up(spec, wait_ms))),
         Err(NotBegun::Quota(_)) => {
             let set = match set_aside(models, place, spec, attempt, (asked, size)).await? {
@@ -331,7 +331,7 @@ async fn once(
         models.purses.learn(&spec.name, size, &completion.usage);
     }
     let found = screened(models, place, spec, &mut outcome).await;
-    // What a model said counts only once it is recorded: a restart must find the same conversation.
+    // A model's answer counts only after it is recorded, because a restart must find the same conversation.
     open.end(&outcome, found)
         .await
         .map_err(|error| NoAnswer::Failed(error.to_string()))?;
@@ -346,13 +346,13 @@ fn absent(spec: &Spec) -> ProviderError {
     fault(FaultKind::Rejected, message, None)
 }
 
-/// `requests_per_minute`: room comes in so many milliseconds.
+/// Returns the error for a used-up `requests_per_minute`, with the delay until there is room.
 fn used_up(spec: &Spec, wait_ms: u64) -> ProviderError {
     let message = format!("provider `{}`: requests_per_minute is used up", spec.name);
     fault(FaultKind::RateLimited, message, Some(wait_ms))
 }
 
-/// What one attempt may take. The outer error ends the whole chain, the inner one only this attempt.
+/// Reserves the amounts of one attempt. The outer error ends the whole chain, the inner one only this attempt.
 async fn set_aside(
     models: &ModelServices,
     place: InferenceContext<'_>,
@@ -364,7 +364,8 @@ async fn set_aside(
     match models.purses.infer(place.purse, &spec.name, size, now) {
         Ok(set) => Ok(Ok(set)),
         Err(NoRoom::Later { wait_ms }) => Ok(Err(used_up(spec, wait_ms))),
-        // What can't be paid for knowingly is not asked: it counts as tried and failed, and the next is tried (CKP §5.2).
+        // A model whose price is unknown is not asked if money is limited. It counts as a failed attempt, and the next provider is
+        // tried (CKP §5.2).
         Err(NoRoom::Unpriced(reason)) => {
             let error = fault(FaultKind::Unpriced, reason, None);
             unpriced(models, place, spec, attempt, request_hash, &error)
@@ -373,7 +374,7 @@ async fn set_aside(
             place.note(MemberFailure::Unpriced);
             Ok(Err(error))
         }
-        // A limit is the operator's word, not a fault: no fallback goes around it.
+        // A limit is the operator's decision, not a fault, so no fallback is tried.
         Err(NoRoom::Quota(error)) => {
             if let CallError::Quota { limit_name, .. } = &error {
                 place.note(MemberFailure::Quota(limit_name.clone()));
@@ -412,7 +413,7 @@ fn telling(
     }
 }
 
-/// What came, as it may be kept and told; what is to be recorded of it.
+/// Returns the answer in a form that may be stored and shown, and the findings to record.
 async fn screened(
     models: &ModelServices,
     place: InferenceContext<'_>,
@@ -437,7 +438,7 @@ async fn screened(
     }
 }
 
-/// A provider that was not asked, on record as an attempt that took nothing.
+/// Records a provider that was not asked as an attempt without use.
 async fn unpriced(
     models: &ModelServices,
     place: InferenceContext<'_>,
@@ -487,7 +488,7 @@ async fn unpriced(
     scribe.write(vec![requested, failed]).await
 }
 
-/// An attempt under way. Dropped before its end, it is settled at what was sent and received.
+/// A running attempt. If it is dropped before its end, it is settled at what was sent and received.
 struct InferenceAttempt<'a> {
     models: &'a ModelServices,
     place: InferenceContext<'a>,
@@ -496,10 +497,10 @@ struct InferenceAttempt<'a> {
     id: Uuid,
     request_hash: clawk_proto::Digest,
     started_us: u64,
-    /// What is set aside over all hosts.
+    /// Id of the reservation over all hosts.
     aside: Option<Uuid>,
     set: Option<AttemptReservation>,
-    /// Bytes of the answer that have come.
+    /// Bytes of the answer received so far.
     received: Arc<AtomicU64>,
 }
 
@@ -508,10 +509,10 @@ struct InferenceAttempt<'a> {
 enum NotBegun {
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// Other hosts have used a limit up.
+    /// Other hosts have used up a limit.
     #[error("{0}")]
     Quota(CallError),
-    /// Other hosts have used the provider's minute up.
+    /// Other hosts have used up the provider's requests per minute.
     #[error("requests_per_minute is used up for {wait_ms} ms, on all hosts together")]
     Later { wait_ms: u64 },
 }
@@ -526,7 +527,7 @@ impl From<NotBegun> for NoAnswer {
     }
 }
 
-/// Counts what other hosts have spent.
+/// Adds the spending of other hosts.
 async fn catch_up(models: &ModelServices) -> Result<(), JournalError> {
     let now = models.scribe.now();
     let (month, _) = now.month();
@@ -536,7 +537,7 @@ async fn catch_up(models: &ModelServices) -> Result<(), JournalError> {
 }
 
 impl<'a> InferenceAttempt<'a> {
-    /// Records what is set aside, durably: what the process takes with it when it dies is settled by the next start.
+    /// Records the reservation durably. If the process dies, the next start settles it.
     async fn begin(
         models: &'a ModelServices,
         place: InferenceContext<'a>,
@@ -609,7 +610,7 @@ impl<'a> InferenceAttempt<'a> {
         })
     }
 
-    /// What has been sent and has come, at four bytes a token.
+    /// Returns the estimated tokens sent and received, at four bytes per token.
     fn passed(&self, set: &AttemptReservation) -> Usage {
         Usage {
             output_tokens: self.received.load(Ordering::Relaxed).div_ceil(4),
@@ -617,7 +618,7 @@ impl<'a> InferenceAttempt<'a> {
         }
     }
 
-    /// What is counted of what a provider said: see [`AttemptReservation::settled`].
+    /// Returns the usage to count for a provider's report: see [`AttemptReservation::settled`].
     fn settled(&self, usage: Usage) -> Usage {
         self.set.as_ref().map_or(usage, |set| set.settled(usage))
     }
@@ -631,7 +632,7 @@ impl<'a> InferenceAttempt<'a> {
             / 1000
     }
 
-    /// Settles and records how it ended, in one commit.
+    /// Settles the attempt and records its end, in one commit.
     async fn end(
         mut self,
         outcome: &Result<ModelCompletion, ProviderError>,
@@ -777,8 +778,8 @@ impl Drop for InferenceAttempt<'_> {
     }
 }
 
-/// What a failed attempt cost: the server's counts where it gave them, else what was really sent and received. An answer that breaks off
-/// is not free, and not the dearest that it could have become; only where nobody counted what came of it, it counts as that.
+/// Returns the cost of a failed attempt: the server's counts if it sent them, else what was really sent and received. An
+/// interrupted answer is not free, but does not cost the maximum. Only if nothing was counted, the whole reservation counts.
 fn spent_by(error: &ProviderError, passed: Usage, aside: Usage) -> Usage {
     let (working, came) = match error.kind {
         FaultKind::Cut | FaultKind::Malformed => (true, true),

@@ -1,4 +1,4 @@
-//! Messages of channels: taken once, durably, into the session of their conversation (C1, C2).
+//! Messages from channels: each is accepted once, durably, into its conversation's session (C1, C2).
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::ports::MessageContext;
 use crate::session::{self, SessionServices};
 use crate::talk;
 
-/// Bytes of a name that a platform gives: a channel, a conversation, a sender, an id.
+/// Longest name from a platform in bytes: of a channel, a conversation, a sender, or an id.
 const MAX_NAME_BYTES: usize = 1024;
-/// The longest that a platform's id is remembered, days.
+/// Longest time for which a platform's id is stored, in days.
 const MAX_REMEMBERED_DAYS: u32 = 3660;
-/// Ids that one message may have on its platform: an album has those of each of its parts.
+/// Largest number of platform ids of one message. An album has an id for each part.
 const MAX_PLATFORM_IDS: usize = 40;
 
 /// A message as a channel decoded it. The channel has already admitted the sender (C3).
@@ -27,35 +27,35 @@ const MAX_PLATFORM_IDS: usize = 40;
 pub struct ChannelMessage {
     /// The channel's name.
     pub channel: String,
-    /// The chat, room, thread or mail thread there.
+    /// The platform's chat, room, thread or mail thread.
     pub conversation: String,
-    /// The sender is alone in the conversation with the agent.
+    /// The conversation has only the sender and the agent.
     pub direct: bool,
     /// The platform's id of the sender.
     pub sender: String,
-    /// By [`crate::admit`]: the turn has no more rights than that, and is taken up after a crash with exactly these.
+    /// The role given by [`crate::admit`]. The turn has no more rights, and has exactly these after a crash.
     pub role: Role,
-    /// The platform's own ids of the message, if it has any; where one human message can come as two events, the ids of both.
-    /// A message of which any is known is a duplicate.
+    /// The platform's ids of the message. If one message can arrive as two events, the ids of both. A message with a known id is a
+    /// duplicate.
     pub platform_ids: Vec<String>,
-    /// How long these are remembered, days; [`crate::REMEMBERED_DAYS`] as a rule.
+    /// How long the ids are stored, in days; usually [`crate::REMEMBERED_DAYS`].
     pub remembered_days: u32,
-    /// What was said.
+    /// The text.
     pub text: String,
-    /// Pictures that came with it.
+    /// The images.
     pub images: Vec<AttachedPicture>,
-    /// What the platform says of it beside the text.
+    /// The platform's further information about the message.
     pub context: MessageContext,
 }
 
-/// A message that is durable: its platform may be told so.
+/// A durable message, which may be acknowledged to its platform.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AcceptedMessage {
-    /// Its id; of a duplicate, that of the message which came first.
+    /// The message's id; for a duplicate, the id of the first message.
     pub message_id: MessageId,
     /// The session of its conversation.
     pub session_id: SessionId,
-    /// It had been taken before: nothing new happens.
+    /// The message was accepted before, and nothing new happens.
     pub duplicate: bool,
 }
 
@@ -83,14 +83,14 @@ fn check(inbound: &ChannelMessage) -> Result<(), KernelError> {
     Ok(())
 }
 
-/// Takes a message in. When this returns `Ok`, it is durable: see [`crate::Kernel::submit`].
+/// Accepts a message. When this returns `Ok`, it is durable: see [`crate::Kernel::submit`].
 pub(crate) async fn submit(
     sessions: &Arc<SessionServices>,
     inbound: ChannelMessage,
 ) -> Result<AcceptedMessage, KernelError> {
     let _working = sessions.life.enter().map_err(KernelError::NotReady)?;
     check(&inbound)?;
-    // Before anything is judged or opened: a platform's retry costs a look.
+    // Checked before any other work, so that a platform's retry is cheap.
     if let Some(known) = known(sessions, &inbound).await? {
         return Ok(known);
     }
@@ -123,7 +123,7 @@ pub(crate) async fn submit(
         return elsewhere(sessions, session, (door, inbound)).await;
     }
     let state = conversation::open(sessions, &door, ConversationSelector::Channel(&key)).await?;
-    // Messages of one conversation are taken in their order; a duplicate waits until the first one is durable.
+    // Messages of one conversation are accepted in order. A duplicate waits until the first one is durable.
     let _order = state.arriving.lock().await;
     if let Some(known) = known(sessions, &inbound).await? {
         return Ok(known);
@@ -147,8 +147,7 @@ pub(crate) async fn submit(
     })
 }
 
-/// Another host holds the conversation's session: it is given the message. A platform's retry of one that is on its way is the same
-/// message, by the same id.
+/// Hands the message to the host that owns the session. A platform's retry has the same id and is the same message.
 async fn elsewhere(
     sessions: &SessionServices,
     session_id: SessionId,
@@ -177,7 +176,7 @@ async fn elsewhere(
     })
 }
 
-/// The message that was taken under one of these ids before.
+/// Returns the message that was accepted with one of these ids.
 pub(crate) async fn known(
     sessions: &SessionServices,
     inbound: &ChannelMessage,

@@ -1,6 +1,6 @@
-//! The handle by which every door reaches an agent.
+//! The handle by which every entry point reaches an agent.
 //!
-//! Long because each function of the kernel that others may call stands here, with what it promises.
+//! Long because it has every public function of the kernel, with its guarantees.
 
 mod channels;
 pub(crate) mod commands;
@@ -55,28 +55,28 @@ use crate::{fork, health, hosts, memory, recover, start, stop, swarm, talk};
 
 /// How long a shutdown waits for open turns by default, in milliseconds.
 pub const DEFAULT_DRAIN_MS: u64 = 10_000;
-/// How long cancelled work may take to end after the drain, milliseconds.
+/// Time limit for cancelled work to end after the drain, in milliseconds.
 const LAST_CALL_MS: u64 = 5_000;
-/// Heartbeats when the manifest doesn't say, milliseconds (CKP §9.3.1).
+/// Default heartbeat interval in milliseconds (CKP §9.3.1).
 const DEFAULT_HEARTBEAT_MS: u64 = 30_000;
 
-/// A handle to a running agent; cheap to clone.
+/// A handle to a running agent. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Kernel {
     agent: Arc<Agent>,
 }
 
 impl Kernel {
-    /// Starts an agent: recovers what a crash left, then READY.
+    /// Starts an agent: recovers from a crash, then becomes READY.
     ///
     /// # Errors
-    /// A part of the manifest can't be served here (all of them are named), or the journal can't be read or written.
+    /// Parts of the manifest can't be used here (the error names all of them), or the journal can't be read or written.
     pub async fn start(parts: AgentDependencies) -> Result<Self, StartError> {
         let agent = start::start(parts).await?;
         Ok(Self { agent })
     }
 
-    /// The lifecycle state and the uptime; cheap.
+    /// Returns the lifecycle state and the uptime. Cheap.
     #[must_use]
     pub fn status(&self) -> StatusResult {
         let uptime_ms = self
@@ -89,7 +89,7 @@ impl Kernel {
         }
     }
 
-    /// The Identity's name and the manifest's version.
+    /// Returns the Identity's name and the manifest's version.
     #[must_use]
     pub fn agent_info(&self) -> AgentInfo {
         let version = self
@@ -105,25 +105,25 @@ impl Kernel {
         }
     }
 
-    /// Whether both are handles to the same run.
+    /// Returns whether both handles belong to the same run.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.agent, &other.agent)
     }
 
-    /// The manifest it runs.
+    /// Returns the agent's manifest.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.agent.manifest
     }
 
-    /// The conformance level that the manifest reaches: 1, 2 or 3.
+    /// Returns the manifest's conformance level: 1, 2 or 3.
     #[must_use]
     pub fn level(&self) -> u8 {
         self.agent.manifest.conformance_level().number()
     }
 
-    /// Whether the wire serves this group of methods (R6).
+    /// Returns whether this group of methods is served (R6).
     #[must_use]
     pub fn serves(&self, group: MethodGroup) -> bool {
         match group {
@@ -134,7 +134,7 @@ impl Kernel {
         }
     }
 
-    /// Between two heartbeats, milliseconds.
+    /// Returns the heartbeat interval in milliseconds.
     #[must_use]
     pub fn heartbeat_interval_ms(&self) -> u64 {
         self.agent
@@ -167,20 +167,20 @@ impl Kernel {
         Ok(session)
     }
 
-    /// Goes on with an earlier session: joins it where it is in memory, so that its turns stay serial; else its conversation is
+    /// Continues an earlier session. A loaded session is shared, so that its turns stay serial; otherwise its conversation is
     /// rebuilt from its chain.
     ///
     /// # Errors
-    /// There is no such session for somebody of this role, the agent is not READY, or the journal can't be read.
+    /// The session does not exist for this role, the agent is not READY, or the journal can't be read.
     pub async fn reopen(&self, id: SessionId, door: EntryPoint) -> Result<SessionHandle, KernelError> {
         let _working = self.agent.life.enter().map_err(KernelError::NotReady)?;
         if self.agent.sessions.table.get(id).is_none() {
-            // What a lost host left in it may go on here afterwards.
+            // Unfinished work of a lost host may continue here afterwards.
             hosts::hold(&self.agent.sessions, id).await?;
         }
         let live = self.agent.sessions.table.get(id);
         if let Some(state) = live {
-            // What the session may do is its opener's: nobody with fewer rights comes into it.
+            // A session has the rights of its opener, so a sender with fewer rights can't enter it.
             if door.role() < state.door.role() {
                 return Err(KernelError::UnknownSession(id.to_string()));
             }
@@ -208,11 +208,11 @@ impl Kernel {
         Ok(session)
     }
 
-    /// Opens a new session that goes on from a step of another one, which stays as it is. With `go_on`, a turn that was
-    /// under way there is taken up from its next step (`true`: it was); what it had done before is not done again.
+    /// Opens a new session that continues from a step of another one, which stays unchanged. With `go_on`, a turn that was running
+    /// there continues with its next step (returns `true` if there was one); earlier steps are not repeated.
     ///
     /// # Errors
-    /// There is no such session, the agent is not READY, or the journal can't be read or written.
+    /// The session does not exist, the agent is not READY, or the journal can't be read or written.
     pub async fn fork(
         &self,
         point: ForkPoint,
@@ -223,12 +223,12 @@ impl Kernel {
         fork::fork(&self.agent.sessions, point, door, go_on).await
     }
 
-    /// Says something to the agent and waits for its answer (`claw.message.send`). `tell` hears what happens in this turn; it
-    /// must not block. The answer to the same request is kept; a caller that goes away stops nothing.
+    /// Sends a message to the agent and waits for its answer (`claw.message.send`). `tell` receives the turn's notices and must not
+    /// block. The answer to the same request is stored; a caller that disconnects stops nothing.
     ///
     /// # Errors
-    /// The message was refused, its request id was used with other words, or the agent ended before the turn did: asked
-    /// again after the next start, it tells the answer.
+    /// The message was refused, its request id was used with another text, or the agent ended before the turn. In the last case the
+    /// same request returns the answer after the next start.
     pub async fn talk(
         &self,
         door: EntryPoint,
@@ -238,25 +238,25 @@ impl Kernel {
         talk::talk(&self.agent.sessions, door, asked, tell).await
     }
 
-    /// One more watcher of an open session, told what happens from now on; none where no such session is open.
+    /// Adds a watcher to an open session, which gets all further notices; `None` if the session is not open.
     #[must_use]
     pub fn watch(&self, session: SessionId) -> Option<Watcher> {
         let state = self.agent.sessions.table.get(session)?;
         Some(state.notices.watch(self.agent.life.over.clone()))
     }
 
-    /// Calls a tool, governed (`claw.tool.call`). The call is registered when this is called, before the first poll:
-    /// an answer sent right behind it finds it (R18).
+    /// Makes a governed tool call (`claw.tool.call`). The call is registered immediately, before the first poll, so that an answer
+    /// sent directly after it finds it (R18).
     ///
     /// # Errors
-    /// The call did not run, or was cut short (R20).
+    /// The call did not run, or was interrupted (R20).
     pub fn call(
         &self,
         session: SessionId,
         params: ToolCallParams,
     ) -> impl Future<Output = Result<ToolCallResult, CallError>> + Send + use<> {
         let calls = Arc::clone(&self.agent.calls);
-        // Seated twice: here, synchronously; the path's own seat finds this one and leaves it alone until both are gone.
+        // Registered twice: here, synchronously, and again in the call path. The entry is removed when both guards are gone.
         let early = EarlyPendingCall::new(Arc::clone(&calls), &params.context.request_id);
         async move {
             let _early = early;
@@ -291,18 +291,18 @@ impl Kernel {
         }
     }
 
-    /// Of a replay: what was known of how a provider is asked.
+    /// For a replay: sets the known adaptation of a provider's requests.
     pub(crate) fn learn_form(&self, provider: &str, form: crate::infer::LearntForm) {
         self.agent.calls.models.forms.set(provider, form);
     }
 
-    /// The agent as a CRA runtime.
+    /// Returns the agent's CRA operations.
     #[must_use]
     pub fn cra(&self) -> CraHandle {
         CraHandle::new(Arc::clone(&self.agent.calls))
     }
 
-    /// Does again what happened beside a session that is replayed.
+    /// Repeats an event from beside the replayed session.
     pub(crate) async fn repeat(&self, event: &RecordedEvent, session: SessionId) {
         let calls = &self.agent.calls;
         match OutsideAtlasEvent::read(event, session) {
@@ -312,8 +312,8 @@ impl Kernel {
         }
     }
 
-    /// Answers a question; waits while that call is in progress and has not asked yet (R18). `false`: nothing asks for
-    /// it, or it was answered before.
+    /// Answers an approval request. Waits if the call is in progress and has not asked yet (R18). Returns `false` if no request
+    /// waits for it, or it was answered before.
     pub async fn answer(
         &self,
         id: &RequestId,
@@ -331,13 +331,13 @@ impl Kernel {
         self.reply(id, reply).await == ReplyOutcome::Taken
     }
 
-    /// Answers a question, as [`Self::answer`] does, as somebody with a role: only an admin may say yes, and a viewer may
-    /// not even say no (CKP §5.3).
+    /// Like [`Self::answer`], with the person's role: only an admin may approve, and a viewer may not even deny (CKP §5.3).
     pub async fn reply(&self, id: &RequestId, reply: ApprovalReply) -> ReplyOutcome {
         call::reply(&self.agent.calls, id, reply).await
     }
 
-    /// Answers several steps of a plan, all where `only` names none: what became of each. Every answer is that step's own.
+    /// Answers several steps of a plan; all of them if `only` is `None`. Returns the outcome of each. Each step gets its own
+    /// answer.
     pub async fn reply_plan(
         &self,
         plan: &RequestId,
@@ -347,10 +347,10 @@ impl Kernel {
         call::reply_plan(&self.agent.calls, plan, only, reply).await
     }
 
-    /// Emergency stop: ends what runs and refuses what is new, from now on and after restarts, until an admin lifts it.
+    /// Emergency stop: ends running work and refuses new work, also after restarts, until an admin lifts it.
     ///
     /// # Errors
-    /// It could not be recorded: it holds until this process ends, and not longer.
+    /// The stop could not be recorded. It then holds only until this process ends.
     pub async fn stop(
         &self,
         session: Option<SessionId>,
@@ -363,7 +363,7 @@ impl Kernel {
         Ok(stop)
     }
 
-    /// Where hosts share the agent, the record says what holds.
+    /// If hosts share the agent, reads the current stops from the record.
     async fn see_stops(&self) -> Result<(), KernelError> {
         if let Some(hosts) = &self.agent.calls.hosts {
             hosts::see_stops(&self.agent.calls, hosts).await?;
@@ -376,10 +376,10 @@ impl Kernel {
         (&agent.calls.brake, &agent.scribe, &agent.life.root)
     }
 
-    /// Lifts a stop; `false` when there is none or `by` may not.
+    /// Lifts a stop. Returns `false` if there is none or `by` has no right to lift it.
     ///
     /// # Errors
-    /// It could not be recorded: it still holds.
+    /// The lift could not be recorded. The stop then still holds.
     pub async fn lift(&self, session: Option<SessionId>, by: &KnownPerson) -> Result<bool, KernelError> {
         let shared = self.agent.calls.hosts.is_some();
         let lifted = stop::lift(self.brake(), session, by, shared).await?;
@@ -387,27 +387,27 @@ impl Kernel {
         Ok(lifted)
     }
 
-    /// The stops in force.
+    /// Returns the stops in force.
     #[must_use]
     pub fn stops(&self) -> Vec<stop::ActiveStop> {
         self.agent.calls.brake.stops()
     }
 
-    /// Standing grants: what people are not asked about again, and who said so.
+    /// Returns the standing grants: calls that need no further approval, and who granted them.
     #[must_use]
     pub fn granted(&self) -> Vec<StandingGrant> {
         self.agent.calls.desk.standing.all()
     }
 
-    /// Ends a standing grant, durably. `false`: there is none of this id, or `by` may not.
+    /// Revokes a standing grant, durably. Returns `false` if it does not exist or `by` has no right to revoke it.
     ///
     /// # Errors
-    /// The journal can't be written: the grant stands.
+    /// The journal can't be written. The grant then stays valid.
     pub async fn revoke(&self, grant: &str, by: &KnownPerson) -> Result<bool, KernelError> {
         call::revoke(&self.agent.calls, grant, by).await
     }
 
-    /// Questions of the past with their answers, the latest last.
+    /// Returns past approval requests with their answers, newest last.
     ///
     /// # Errors
     /// The journal can't be read.
@@ -415,19 +415,19 @@ impl Kernel {
         call::history(&self.agent.calls, limit).await
     }
 
-    /// Tasks that the agent has going: a worker for each open session, and what works beside them.
+    /// Returns the number of the agent's running tasks: one worker for each open session, and background tasks.
     #[cfg(test)]
     pub(crate) fn tasks(&self) -> usize {
         self.agent.life.tracker.len()
     }
 
-    /// What runs is cancelled: a shutdown has come so far.
+    /// Returns whether running work has been cancelled by a shutdown.
     #[cfg(test)]
     pub(crate) fn is_cut_off(&self) -> bool {
         self.agent.life.stop.is_cancelled()
     }
 
-    /// The questions that wait for a person, the one that expires first at the front.
+    /// Returns the waiting approval requests, those that expire first at the front.
     #[must_use]
     pub fn pending(&self) -> Vec<ApprovalQuestion> {
         let calls = &self.agent.calls;
@@ -447,26 +447,25 @@ impl Kernel {
         found
     }
 
-    /// Milliseconds until a question lapses, by the monotonic clock: setting the wall clock changes nothing.
+    /// Returns the milliseconds until a request expires, by the monotonic clock. Changes of the wall clock have no effect.
     #[must_use]
     pub fn left_ms(&self, question: &ApprovalQuestion) -> u64 {
         self.agent.calls.left_ms(question)
     }
 
-    /// The wall clock was set back since an earlier run: it is behind what that run has recorded, so the age of what came before
-    /// is not known.
+    /// Returns whether the wall clock is behind the record of an earlier run. Then the age of earlier events is unknown.
     #[must_use]
     pub fn is_clock_behind(&self) -> bool {
         self.agent.calls.dedup.is_behind()
     }
 
-    /// Every question from now on.
+    /// Subscribes to every approval request from now on.
     #[must_use]
     pub fn questions(&self) -> broadcast::Receiver<ApprovalQuestion> {
         self.agent.calls.desk.questions()
     }
 
-    /// The sessions that are open now, oldest first, with the doors they came in by.
+    /// Returns the open sessions, oldest first, with their entry points.
     #[must_use]
     pub fn sessions(&self) -> Vec<(SessionId, EntryPoint)> {
         let mut open: Vec<(SessionId, EntryPoint)> = self
@@ -557,11 +556,11 @@ impl Kernel {
         swarm::discover(&self.agent.peers, params).await
     }
 
-    /// Gives the swarm, or the members that `to` names, a task and waits for the result. The same id again is the same run.
+    /// Gives the swarm, or the members that `to` names, a task and waits for the result. The same id means the same run.
     ///
     /// # Errors
-    /// There is no swarm, the task is refused, its id was used for another one, or the agent ended first: asked again after the
-    /// next start, the run goes on.
+    /// There is no swarm, the task is refused, its id was used for another one, or the agent ended first. In the last case the run
+    /// continues when it is requested after the next start.
     pub async fn swarm_run(
         &self,
         session: &SessionHandle,
@@ -577,19 +576,19 @@ impl Kernel {
         swarm::result_of(&self.agent.peers, run).await
     }
 
-    /// The params of a report to another host, signed by this host's key, if it has one.
+    /// Returns the params of a report to another host, signed by this host's key if it has one.
     #[must_use]
     pub fn proven(&self, params: Value) -> Value {
         swarm::proven(&self.agent.peers, params)
     }
 
-    /// Where reports are taken that come by a bus or by a connection of this host's own.
+    /// Returns the receiver of reports from a bus or from this host's own connections.
     #[must_use]
     pub fn reports(&self) -> Arc<dyn ReportReceiver> {
         swarm::desk(&self.agent.peers)
     }
 
-    /// The swarm as it is now; none where the manifest has none.
+    /// Returns the swarm's current state; `None` if the manifest has no swarm.
     ///
     /// # Errors
     /// Hosts share the agent, and none of them coordinates the swarm now.
@@ -597,14 +596,14 @@ impl Kernel {
         swarm::view(&self.agent.peers).await
     }
 
-    /// Completes when this host coordinates the swarm, or has the whole agent: it alone works for the swarm's bus.
+    /// Completes when this host coordinates the swarm, or has the whole agent. Only then it works for the swarm's bus.
     pub async fn coordinates(&self) {
         if let Some(team) = &self.agent.calls.team {
             team.led().await;
         }
     }
 
-    /// Effects whose outcome is unknown, oldest first (promise 4).
+    /// Returns effects with an unknown outcome, oldest first (promise 4).
     ///
     /// # Errors
     /// The journal can't be read.
@@ -612,7 +611,7 @@ impl Kernel {
         Ok(self.agent.scribe.journal().open_effects().await?)
     }
 
-    /// A person's word on an effect whose outcome is unknown. `false`: none of this id is.
+    /// Records a person's statement about an unknown effect. Returns `false` if no effect with this id is unknown.
     ///
     /// # Errors
     /// The journal can't be read or written.
@@ -634,13 +633,13 @@ impl Kernel {
         .await?)
     }
 
-    /// The spent, reserved and remaining amounts of every account.
+    /// Returns the spent, reserved and remaining amounts of every budget.
     #[must_use]
     pub fn budget(&self) -> BudgetReport {
         self.agent.calls.purses.report(self.agent.scribe.now())
     }
 
-    /// Messages whose turn could not be finished: id, session, why; the latest last, at most `limit`.
+    /// Returns at most `limit` messages whose turn could not be finished, newest last.
     ///
     /// # Errors
     /// The journal can't be read.
@@ -655,25 +654,26 @@ impl Kernel {
         Ok(found.iter().filter_map(DeadLetter::read).collect())
     }
 
-    /// Ends a session in order.
+    /// Ends a session normally.
     pub async fn end_session(&self, id: SessionId, reason: &str) {
         self.agent.sessions.end_session(id, reason).await;
     }
 
-    /// It ends because its state was away or was taken over, and its host starts it anew: clients go on in the next run.
+    /// Returns whether the agent ends because its state was unavailable or taken over, and its host will restart it. Clients
+    /// continue in the next run.
     #[must_use]
     pub fn goes_on(&self) -> bool {
         self.agent.life.goes_on.load(Ordering::SeqCst)
     }
 
-    /// Ends it at once, for the next run: see [`Self::goes_on`].
+    /// Ends the agent at once for the next run: see [`Self::goes_on`].
     pub async fn give_way(&self, reason: &str) {
         self.agent.life.goes_on.store(true, Ordering::SeqCst);
         self.shutdown(reason, 0).await;
     }
 
-    /// STOPPING: takes nothing new, drains for at most `timeout_ms`, cancels the rest, records the end, STOPPED.
-    /// `true`: all that was in flight ended in time. Messages that still wait are answered after the next start.
+    /// STOPPING: accepts nothing new, drains for at most `timeout_ms`, cancels the rest, records the end, STOPPED. Returns `true`
+    /// if all work ended in time. Waiting messages are answered after the next start.
     pub async fn shutdown(&self, reason: &str, timeout_ms: u64) -> bool {
         let agent = &self.agent;
         if let Err(error) = agent.life.advance(LifecycleState::Stopping, reason) {
@@ -700,7 +700,7 @@ impl Kernel {
                 .end_session(id, if drained { "completed" } else { "cancelled" })
                 .await;
         }
-        // Where hosts share the agent, whoever takes the session over tells it.
+        // If hosts share the agent, the session's next owner records it.
         if agent.calls.owes.load(Ordering::SeqCst)
             && agent.calls.hosts.is_none()
             && let Err(error) = recover::report_owed(&agent.scribe, &agent.calls.catalog).await
@@ -725,7 +725,7 @@ pub struct DeadLetter {
     pub message: MessageId,
     /// Its session.
     pub session: SessionId,
-    /// When it was given up, RFC 3339.
+    /// Time when it was given up, RFC 3339.
     pub at: String,
     /// Why.
     pub reason: String,
@@ -744,7 +744,7 @@ impl DeadLetter {
     }
 }
 
-/// A call's place at the desk before its future is first polled.
+/// A call's entry in the registry before its future is first polled.
 struct EarlyPendingCall {
     calls: Arc<CallGovernor>,
     request_id: RequestId,

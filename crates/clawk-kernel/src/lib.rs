@@ -1,4 +1,4 @@
-//! The kernel: lifecycle, sessions, turns, and the one path that every effect takes.
+//! The kernel: lifecycle, sessions, turns, and the call path that every effect takes.
 //!
 //! *Owns:* lifecycle, sessions, the tool-call path and its permits, approvals, recovery, replay, swarms, several hosts.
 //! *Depends on:* `clawk-core` with its ports and the turn machine, proto, manifest, trace, policy, sandbox plans.
@@ -75,7 +75,7 @@ use clawk_core::{
 pub use clawk_core::{moved, place, purse, sheet, time, turn, witness};
 
 pub use agent::AgentDependencies;
-/// The target of log lines that who runs an agent reads without asking for them: `clawk serve` writes them to standard error.
+/// Target of log lines for the operator. `clawk serve` always writes them to standard error.
 pub const OPERATOR: &str = "clawk::operator";
 
 pub use attach::{AttachedPicture, MAX_IMAGE_BYTES, MAX_IMAGES};

@@ -1,4 +1,4 @@
-//! Lifecycle (CKP §8) and the count of work in flight.
+//! Lifecycle (CKP §8) and the count of running work.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,31 +13,31 @@ use tokio_util::task::TaskTracker;
 use crate::event::{JournalWriter, Thread};
 use crate::ports::JournalError;
 
-/// An agent's life: the state machine, whose every move is journalled, what is in flight, and what tells work that it ends.
+/// An agent's lifecycle: the state machine, whose changes are recorded, the running work, and the tokens that end it.
 #[derive(Debug)]
 pub(crate) struct AgentLifecycle {
     agent: String,
     scribe: JournalWriter,
     started_us: u64,
-    /// The runtime's own chain: lifecycle.
+    /// The runtime's own chain, which records the lifecycle.
     pub(crate) root: Thread,
     pub(crate) tracker: TaskTracker,
-    /// Nothing new begins: workers end after the turn that they are in.
+    /// Cancelled when nothing new may begin. Workers end after their current turn.
     pub(crate) closing: CancellationToken,
-    /// What runs is cancelled.
+    /// Cancelled when running work must end.
     pub(crate) stop: CancellationToken,
-    /// STOPPED: surfaces may go.
+    /// Cancelled at STOPPED. User interfaces may then close.
     pub(crate) over: CancellationToken,
     state: AtomicU8,
     ready_at_us: AtomicU64,
-    /// It ends so that the host can start it anew: its clients go on in the next run.
+    /// The agent ends so that the host can restart it. Its clients continue in the next run.
     pub(crate) goes_on: AtomicBool,
     in_flight: AtomicUsize,
     idle: Notify,
     moved: Notify,
 }
 
-/// One piece of work; dropping it ends it.
+/// One piece of running work. It ends when this guard is dropped.
 #[derive(Debug)]
 pub(crate) struct WorkGuard<'a>(&'a AgentLifecycle);
 
@@ -61,10 +61,10 @@ const fn index(state: LifecycleState) -> u8 {
     }
 }
 
-/// Beside a state: the agent came to it from ERROR, so a turn that needs a model waits on while the agent stops.
+/// Flag beside the state: it was reached from ERROR, so a turn that needs a model keeps waiting while the agent stops.
 const UNREACHED: u8 = 8;
 
-/// The moves of CKP §8. ERROR recovers to READY or goes on to STOPPING.
+/// Returns whether CKP §8 allows the change. ERROR changes to READY or STOPPING.
 pub(crate) const fn may_move(from: LifecycleState, to: LifecycleState) -> bool {
     use LifecycleState::{Error, Init, Ready, Starting, Stopped, Stopping};
     matches!(
@@ -106,13 +106,13 @@ impl AgentLifecycle {
         named(self.state.load(Ordering::Acquire))
     }
 
-    /// No model can be reached, and none could when the agent began to stop.
+    /// Returns whether no model can be reached, now or when the agent began to stop.
     fn is_unreached(&self) -> bool {
         let now = self.state.load(Ordering::Acquire);
         now & UNREACHED != 0 || named(now) == LifecycleState::Error
     }
 
-    /// Moves on and records the move (CKP §8). A move that is not one of the machine's changes nothing.
+    /// Changes the state and records it (CKP §8). A change that is not allowed has no effect.
     pub(crate) fn advance(&self, to: LifecycleState, reason: &str) -> Result<(), JournalError> {
         let now_us = self.scribe.clock().monotonic_us();
         let Some(from) = self.step(to, now_us) else {
@@ -149,7 +149,7 @@ impl AgentLifecycle {
             }
         };
         if to == LifecycleState::Ready {
-            // Back from ERROR, it has been up all along.
+            // After ERROR, the uptime continues.
             let _ = self
                 .ready_at_us
                 .compare_exchange(0, now_us, Ordering::AcqRel, Ordering::Acquire);
@@ -158,12 +158,12 @@ impl AgentLifecycle {
         Some(from)
     }
 
-    /// Milliseconds since READY (R5).
+    /// Returns the milliseconds since READY (R5).
     pub(crate) fn uptime_ms(&self, now_us: u64) -> u64 {
         now_us.saturating_sub(self.ready_at_us.load(Ordering::Acquire)) / 1000
     }
 
-    /// Begins new work; refused before READY and from STOPPING on. In ERROR no model can be reached: what needs none is done, and
+    /// Begins new work. Refused before READY and from STOPPING on. In ERROR no model can be reached: work without a model runs, and
     /// a turn waits (see [`Self::recovered`]).
     pub(crate) fn enter(&self) -> Result<WorkGuard<'_>, LifecycleState> {
         let working = self.join();
@@ -176,8 +176,8 @@ impl AgentLifecycle {
         }
     }
 
-    /// Waits while the state is ERROR, until READY. An agent that stops instead never recovers: whoever waits waits for its end, too,
-    /// also if it comes here only when the agent is stopping.
+    /// Waits until the state is no longer ERROR. An agent that stops never recovers: then the wait lasts until its end, even if it
+    /// began during the stop.
     pub(crate) async fn recovered(&self) {
         loop {
             let moved = self.moved.notified();
@@ -190,13 +190,13 @@ impl AgentLifecycle {
         }
     }
 
-    /// Begins work that belongs to work already begun.
+    /// Begins work that belongs to running work.
     pub(crate) fn join(&self) -> WorkGuard<'_> {
         self.in_flight.fetch_add(1, Ordering::AcqRel);
         WorkGuard(self)
     }
 
-    /// Waits until nothing is in flight; `false` when the deadline came first.
+    /// Waits until no work is running. Returns `false` if the deadline came first.
     pub(crate) async fn drained(&self, timeout: Duration) -> bool {
         let deadline = tokio::time::Instant::now() + timeout;
         loop {

@@ -1,5 +1,5 @@
-//! What waits for a session's worker, in order. The first [`MAILBOX`] messages wait with their text; those beyond them wait in the
-//! journal's inbox and are only named here, so that a flood takes no memory.
+//! The queue of a session's worker. The first [`MAILBOX`] messages wait in memory with their text. Further ones wait in the
+//! journal's inbox, and only their ids are here, so that a flood of messages needs no memory.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,10 +12,10 @@ use crate::door::Origin;
 use crate::open_turn::OpenTurn;
 use crate::ports::{Image, JournalError};
 
-/// Messages that wait in one session with their text.
+/// Number of messages that wait in one session with their text.
 pub const MAILBOX: usize = 32;
 
-/// One thing to do for the worker.
+/// One item of work for the worker.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "at most 32 of them wait in one session")]
 pub(crate) enum MailboxItem {
@@ -28,22 +28,22 @@ pub(crate) enum MailboxItem {
     Resume {
         open: Box<OpenTurn>,
     },
-    /// Somebody begins anew behind what was said so far.
+    /// A person clears the conversation, after the messages so far.
     Clear {
         by: String,
-        /// Told once it is durable.
+        /// Notified once the clearing is durable.
         done: oneshot::Sender<Result<(), JournalError>>,
     },
 }
 
-/// A message's text.
+/// The text of a waiting message.
 #[derive(Debug)]
 pub(crate) enum MailboxText {
     Here {
         text: String,
         frame: String,
     },
-    /// In the journal with its frame, by their digests; its place beyond the mailboxes is free again when this is dropped.
+    /// In the journal with its frame, by digest. Its place is free again when this is dropped.
     Kept {
         text: Digest,
         frame: Option<Digest>,
@@ -51,7 +51,7 @@ pub(crate) enum MailboxText {
     },
 }
 
-/// One session's mail.
+/// The queue of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     inner: Mutex<MailboxState>,
@@ -61,16 +61,16 @@ pub(crate) struct Mailbox {
 #[derive(Debug, Default)]
 struct MailboxState {
     mail: VecDeque<MailboxItem>,
-    /// Messages with their text, and places for such that are reserved.
+    /// Number of messages with their text, including reserved places.
     here: usize,
-    /// Places that are reserved and neither filled nor given up.
+    /// Number of reserved places that are neither filled nor given up.
     reserved: usize,
     closed: bool,
-    /// The session has ended: what waits is answered, and nothing more is taken.
+    /// The session has ended: waiting messages are answered, and no new ones are accepted.
     ended: bool,
 }
 
-/// A place for one message, kept while it becomes durable.
+/// A reserved place for one message while it becomes durable.
 #[derive(Debug)]
 pub(crate) struct MailboxSlot<'a> {
     mailbox: &'a Mailbox,
@@ -83,7 +83,7 @@ impl Mailbox {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place here, or one of those beyond all mailboxes; `None`: there is none left, or the session is over.
+    /// Reserves a place in memory, or in the journal's inbox; `None`: there is none, or the session has ended.
     pub(crate) fn reserve(&self, beyond: &Arc<Semaphore>) -> Option<MailboxSlot<'_>> {
         let mut inner = self.lock();
         if inner.closed || inner.ended {
@@ -103,12 +103,12 @@ impl Mailbox {
         })
     }
 
-    /// A turn to be taken up. `false`: the session is over.
+    /// Queues a turn to resume. Returns `false` if the session has ended.
     pub(crate) fn resume(&self, open: OpenTurn) -> bool {
         self.push(MailboxItem::Resume { open: Box::new(open) })
     }
 
-    /// The conversation begins anew behind what waits. `false`: the session is over.
+    /// Queues the clearing of the conversation. Returns `false` if the session has ended.
     pub(crate) fn clear(&self, by: String, done: oneshot::Sender<Result<(), JournalError>>) -> bool {
         self.push(MailboxItem::Clear { by, done })
     }
@@ -124,10 +124,10 @@ impl Mailbox {
         true
     }
 
-    /// The next one, when there is one; `None`: the session has ended, and nothing waits. One worker asks at a time.
+    /// Waits for the next item; `None`: the session has ended, and nothing waits. Only one worker calls this.
     pub(crate) async fn next(&self) -> Option<MailboxItem> {
         loop {
-            // A notification that comes between the look and the wait is kept.
+            // A notification between the check and the wait is not lost.
             if let Some(mail) = self.take() {
                 return Some(mail);
             }
@@ -143,7 +143,7 @@ impl Mailbox {
         inner.ended && inner.mail.is_empty() && inner.reserved == 0
     }
 
-    /// The session has ended: its worker ends when it has answered what waits.
+    /// Ends the session: its worker ends after it has answered the waiting messages.
     pub(crate) fn end(&self) {
         self.lock().ended = true;
         self.came.notify_one();
@@ -166,12 +166,12 @@ impl Mailbox {
         Some(mail)
     }
 
-    /// Takes nothing more. What waits is open in the journal's inbox.
+    /// Accepts nothing more. Waiting messages stay open in the journal's inbox.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
     }
 
-    /// The same, if nothing waits and no place is reserved.
+    /// Like [`Self::close`], only if nothing waits and no place is reserved. Returns whether it closed.
     pub(crate) fn close_if_empty(&self) -> bool {
         let mut inner = self.lock();
         let empty = inner.mail.is_empty() && inner.reserved == 0;
@@ -181,7 +181,7 @@ impl Mailbox {
 }
 
 impl MailboxSlot<'_> {
-    /// Fills the place with a message that is durable.
+    /// Fills the place with a durable message.
     pub(crate) fn fill(mut self, id: MessageId, said: TurnInput, digest: Digest, origin: Origin) {
         let TurnInput { text, images, frame } = said;
         self.filled = true;
@@ -193,7 +193,7 @@ impl MailboxSlot<'_> {
                 place,
             },
         };
-        // `false`: the agent ends, and the message is taken up after the next start.
+        // `false` means that the agent ends. The message is resumed after the next start.
         self.mailbox.push(MailboxItem::Message {
             id,
             text,
@@ -211,7 +211,7 @@ impl Drop for MailboxSlot<'_> {
             inner.here = inner.here.saturating_sub(1);
         }
         drop(inner);
-        // Who waits for the end of an ended session may have waited for this.
+        // A waiter for the session's end may wait for this.
         self.mailbox.came.notify_one();
     }
 }

@@ -1,4 +1,4 @@
-//! A member of the swarm at its task: who it is, what its turn may do, and what went wrong in it.
+//! A swarm member at its task: its identity, its turn's rights, and the turn's faults.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,20 +8,20 @@ use clawk_swarm::coord::{Kind, TaskId};
 use crate::error::CallError;
 use crate::ports::RemoteWorkers;
 
-/// What kept a member from answering.
+/// Why a member did not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum MemberFailure {
     /// No provider answered.
     NoProvider,
-    /// Money is limited and the price is not known.
+    /// Money is limited and the price is unknown.
     Unpriced,
-    /// A limit, by its name.
+    /// A limit is used up. Holds its name.
     Quota(String),
-    /// A call may have been done; its outcome is not known.
+    /// A call may have had effects; its outcome is unknown.
     Effects(String),
 }
 
-/// A member, while it works on one task. Its turn has at most these rights.
+/// A member while it works on one task. Its turn has at most these rights.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) swarm: String,
@@ -29,20 +29,20 @@ pub(crate) struct Member {
     pub(crate) role: String,
     pub(crate) task: TaskId,
     pub(crate) kind: Kind,
-    /// To whom it may delegate.
+    /// Members to which it may delegate.
     pub(crate) below: Vec<String>,
-    /// Whom it may ask.
+    /// Members that it may ask.
     pub(crate) askable: Vec<String>,
-    /// At most these tools; none given: all of the agent's.
+    /// The allowed tools; `None`: all of the agent's.
     pub(crate) tools: Option<Vec<String>>,
-    /// At most this, where another host gave the task.
+    /// Upper limit of the autonomy level, if another host gave the task.
     pub(crate) at_most: Option<AutonomyLevel>,
-    /// Its own Identity; none: the Claw's.
+    /// Its own Identity; `None`: the Claw's.
     pub(crate) identity: Option<Arc<Identity>>,
-    /// Reports that it reads before its next inference.
+    /// Reports that it reads before its next model request.
     pub(crate) heard: Mutex<Vec<String>>,
     pub(crate) trouble: Mutex<Option<MemberFailure>>,
-    /// Asked before each effect, where another host may be given the same task; with its run.
+    /// Checked before each effect if another host may get the same task; with the task's run.
     pub(crate) claim: Option<(Arc<dyn RemoteWorkers>, TaskId)>,
 }
 
@@ -51,19 +51,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Member {
-    /// The stricter of its own autonomy and the Claw's.
+    /// Returns the stricter of its own autonomy level and the Claw's.
     pub(crate) fn autonomy(&self, claw: AutonomyLevel) -> AutonomyLevel {
         let own = self.identity.as_ref().map(|identity| identity.autonomy);
         own.into_iter().chain(self.at_most).fold(claw, AutonomyLevel::min)
     }
 
-    /// A tool of the agent's that its task may use.
+    /// Returns whether its task may use this tool of the agent.
     pub(crate) fn may_use(&self, tool: &str) -> bool {
         let named = |tools: &Vec<String>| tools.iter().any(|name| name == tool);
         !matches!(self.kind, Kind::Judge { .. }) && self.tools.as_ref().is_none_or(named)
     }
 
-    /// What a system prompt says of it.
+    /// Returns the system prompt's text about the member.
     pub(crate) fn words(&self) -> String {
         format!(
             "You are member {}, role {}, swarm {}.",
@@ -71,7 +71,7 @@ impl Member {
         )
     }
 
-    /// Keeps the worst fault. An effect of unknown outcome outweighs every other fault.
+    /// Keeps the most serious failure. An unknown effect counts as more serious than any other.
     pub(crate) fn note(&self, trouble: MemberFailure) {
         let mut known = lock(&self.trouble);
         if !matches!(*known, Some(MemberFailure::Effects(_))) {
@@ -82,7 +82,7 @@ impl Member {
     /// Completes when an effect of its task may begin on this host.
     ///
     /// # Errors
-    /// It may not: another host has the task. Nothing of it counts here any more.
+    /// Another host has the task, so nothing of it counts here any more.
     pub(crate) async fn may_begin(&self, tool: &str) -> Result<(), CallError> {
         let Some((there, run)) = &self.claim else {
             return Ok(());
@@ -96,7 +96,7 @@ impl Member {
         })
     }
 
-    /// Remembers that a call may have been done.
+    /// Records that a call may have had effects.
     pub(crate) fn note_call(&self, error: &CallError, side_effects: bool) {
         if side_effects && error.may_have_run() {
             self.note(MemberFailure::Effects(error.to_string()));
@@ -111,7 +111,7 @@ impl Member {
         lock(&self.heard).push(text);
     }
 
-    /// What others have reported, for the system prompt.
+    /// Returns the reports of other members, for the system prompt.
     pub(crate) fn heard(&self) -> Vec<String> {
         lock(&self.heard).clone()
     }

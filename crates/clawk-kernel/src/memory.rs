@@ -1,4 +1,4 @@
-//! Memory operations (CKP §9.3.4): checked, done once per request, recorded.
+//! Memory operations (CKP §9.3.4): validated, executed once per request, recorded.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,33 +32,33 @@ use crate::time::Timestamp;
 use crate::vectors;
 use crate::watch::NoticeSender;
 
-/// Entries of one answer.
+/// Largest number of entries in one answer.
 const MAX_TOP_K: usize = 1000;
-/// Entries of one `claw.memory.store`.
+/// Largest number of entries in one `claw.memory.store`.
 const MAX_ENTRIES: usize = 1000;
 
-/// What memory operations need.
+/// The dependencies of memory operations.
 #[derive(Debug)]
 pub(crate) struct MemoryServices {
     pub(crate) manifest: Arc<Manifest>,
-    /// Keeps the stores.
+    /// The back end of the stores.
     pub(crate) backend: Option<Arc<dyn Memory>>,
-    /// Knows the files that hold untrusted text.
+    /// Knows which files hold untrusted text.
     pub(crate) runner: Arc<dyn ToolRunner>,
     pub(crate) classifier: InjectionClassifier,
     pub(crate) dedup: Arc<DedupTable>,
     pub(crate) life: Arc<AgentLifecycle>,
     pub(crate) scribe: JournalWriter,
-    /// Stores whose entries every turn may recall, also entries of other senders: `[memory.NAME] across_senders`.
+    /// Stores whose entries every turn may recall, even those of other senders: `[memory.NAME] across_senders`.
     pub(crate) across_senders: BTreeSet<String>,
-    /// Told when something was kept.
+    /// Notified when an entry was stored.
     pub(crate) tender: RetentionWorker,
-    /// What is found comes from a record.
+    /// Results come from a record (replay).
     pub(crate) taped: bool,
 }
 
 impl MemoryServices {
-    /// Ranks what was found as the store's manifest says. What a replay finds was ranked when it was recorded.
+    /// Ranks results by the store's settings. A replay's results were ranked when they were recorded.
     pub(crate) fn weigh(&self, store: &Store, found: &mut EntrySearchResult, whose: &str) {
         if !self.taped {
             rank::weigh(store, found, whose, self.scribe.now());
@@ -94,7 +94,7 @@ pub(crate) fn find<'a>(
     })
 }
 
-/// The entries of the session's channel, as its turns recall them.
+/// Returns the scope of the session's channel, from which its turns recall.
 fn scope(memories: &MemoryServices, session: SessionId) -> Scope {
     let state = memories.classifier.table.get(session);
     Scope {
@@ -103,8 +103,8 @@ fn scope(memories: &MemoryServices, session: SessionId) -> Scope {
     }
 }
 
-/// Whose entries a client of the wire is told: an admin everybody's, anybody else those of its own principal and those that are
-/// everybody's, unless the store is open to all. Nothing of a session that is not open.
+/// Returns the filter for a client's entries: an admin sees everybody's, others only their own and those for everybody, unless the
+/// store is open to all. Without an open session there are none.
 fn whose_of_wire(memories: &MemoryServices, session: SessionId, store: &str) -> ConversationFilter {
     let table = &memories.classifier.table;
     if table.role_of(session) >= Role::Admin || memories.across_senders.contains(store) {
@@ -113,7 +113,7 @@ fn whose_of_wire(memories: &MemoryServices, session: SessionId, store: &str) -> 
     ConversationFilter::Of(owner_of_wire(memories, session).into_iter().collect())
 }
 
-/// The mark of a client's own entries; none of an admin's, which are everybody's.
+/// Returns the owner mark of a client's entries; `None` for an admin, whose entries are for everybody.
 fn owner_of_wire(memories: &MemoryServices, session: SessionId) -> Option<String> {
     let table = &memories.classifier.table;
     let state = table
@@ -216,7 +216,7 @@ pub(crate) async fn store(
     let _working = memories.life.enter().map_err(KernelError::NotReady)?;
     let (spec, memory) = find(memories, &params.store)?;
     check_count(params.entries.len())?;
-    // What was asked, before screening: the same request is the same, whatever has become known since.
+    // Compare the text before screening, so that the same request stays equal even if screening knows more secrets later.
     let asked = digest(&canonical(&params.entries));
     let request_hash = digest(&[&asked.0[..], spec.name.as_bytes()].concat());
     let request_id = params.context.request_id;
@@ -251,7 +251,7 @@ pub(crate) async fn store(
     let entries = marked(memories, session, batch, params.entries).await;
     let place = scope(memories, session);
     let result = if memory.joins(spec) {
-        // Entries and their record in one commit: the ids follow from the record.
+        // Entries and their event are in one commit, because the ids follow from the event.
         let mut record = drafts;
         record.push(scribe.entry(&thread, &about.as_stored()).answers(Some(key)));
         let ids = memory.keep(spec, &place, entries, now, together(record)).await?;
@@ -280,13 +280,13 @@ fn result_of(ids: Vec<String>) -> MemoryStoreResult {
     }
 }
 
-/// The answer to a request whose entries are `count` of `batch`.
+/// Returns the answer to a request that stored `count` entries of `batch`.
 pub(crate) fn stored_as(batch: Uuid, count: usize) -> MemoryStoreResult {
     result_of((0..count).map(|at| format!("{batch}-{at}")).collect())
 }
 
-/// Entries as they arrive over the wire. Their origin is the client that stores them, whatever their metadata says; what is known as
-/// the text of others, because a call wrote it into a file, stays so.
+/// Marks the provenance of entries from the wire. Their source is the client, whatever their metadata says. Text that a call wrote
+/// into a file keeps its known provenance.
 async fn marked(
     memories: &MemoryServices,
     session: SessionId,
@@ -330,8 +330,8 @@ async fn marked(
     entries
 }
 
-/// What the ids of a request's entries are made of. The same request again finds what it was begun with, so a repetition after a
-/// crash between the two commits doubles nothing. A request whose id was used longer ago is another one, with entries of its own.
+/// Returns the batch from which the ids of a request's entries are made. A repeated request uses the same batch, so that a crash
+/// between the two commits doubles nothing. A request whose id was used long ago is a new one with its own entries.
 async fn batch(
     memories: &MemoryServices,
     begun: AnswerKey,
@@ -350,7 +350,7 @@ async fn batch(
     Ok(known.map_or_else(|| memories.scribe.clock().uuid(), |begun| begun.batch))
 }
 
-/// Entries as they may be kept; the refusal is recorded before it is told.
+/// Returns the entries in a form that may be stored. A refusal is recorded before it is returned.
 async fn screened(
     memories: &MemoryServices,
     thread: Thread,

@@ -9,22 +9,22 @@ use crate::purse::BudgetAmount;
 use crate::skill::{RunningSkill, SkillCeiling};
 use crate::turn::{Effect, Event, Turn};
 
-/// A turn that was interrupted, ready to go on.
+/// An interrupted turn, ready to continue.
 #[derive(Debug)]
 pub(crate) struct OpenTurn {
     pub(crate) message: MessageId,
-    /// Whose message it answers, with exactly the rights that were recorded (R39).
+    /// The origin of its message, with exactly the recorded rights (R39).
     pub(crate) origin: Origin,
     pub(crate) turn: Turn,
     pub(crate) effects: Vec<Effect>,
     pub(crate) ceilings: Vec<SkillCeiling>,
-    /// Skills that joined it, whose budgets hold from there on.
+    /// Skills that were added to it. Their budgets apply from then on.
     pub(crate) skills: Vec<RunningSkill>,
-    /// What it spent before it was interrupted.
+    /// The amount spent before the interruption.
     pub(crate) spent: BudgetAmount,
     pub(crate) resumes: u32,
-    /// The ids of calls that were asked for and have not ended, by the model's id: their questions are found by them.
+    /// The request ids of calls without an end, by the model's id. Their approval requests are found by them.
     pub(crate) requests: BTreeMap<String, RequestId>,
-    /// Ends of calls that came before that of a call ahead of them, by the model's id.
+    /// Ends of calls that came before the end of an earlier call, by the model's id.
     pub(crate) early: BTreeMap<String, Event>,
 }

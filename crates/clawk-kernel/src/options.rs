@@ -22,44 +22,43 @@ use crate::world_model::PlanLimits;
 /// The agent's settings from `clawk.toml`.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where tools start and relative paths begin; absolute.
+    /// The tools' working directory and the base of relative paths, absolute.
     pub workdir: PathBuf,
-    /// Which manifest it runs: the file's resolved path, or what else tells it from others. Standing grants hold for it alone.
+    /// Identifies the manifest: the file's resolved path, or another unique text. Standing grants are valid for it only.
     pub origin: String,
-    /// Limits and levels where the manifest's sandbox is silent.
+    /// Limits and levels that apply if the manifest's sandbox does not set them.
     pub sandbox: clawk_plan::PlanDefaults,
-    /// What is the runtime's and not the tools', whatever is mounted.
+    /// The runtime's own files, which are closed to tools whatever is mounted.
     pub own: clawk_plan::RuntimeFiles,
-    /// The folder where rules are suggested to the operator; none: they are not.
+    /// The folder for suggested rules; `None`: no suggestions are made.
     pub suggestions: Option<PathBuf>,
-    /// What it may use up.
+    /// The spending limits.
     pub budgets: BudgetSettings,
-    /// What models cost.
+    /// The prices of models.
     pub prices: PriceTable,
-    /// Audit records are being delivered where policies want them. While not, what must be audited does not run.
+    /// `true` while audit records can be delivered to the policies' destinations. Otherwise calls that must be audited do not run.
     pub audit_writable: Arc<AtomicBool>,
-    /// How much a plan step of a world model may take; none: skills do not plan.
+    /// Limits for a plan step of a world model; `None`: skills do not plan.
     pub planning: Option<PlanLimits>,
-    /// Who judges text, where a policy asks for a model's judgement.
+    /// The model that judges text if a policy requires it.
     pub judge: JudgeSettings,
-    /// Who judges answers before they leave; none: nobody does.
+    /// The model that checks answers before they are sent; `None`: answers are not checked.
     pub claims: Option<Claims>,
     /// How much of a tool's result a model reads.
     pub shown: ResultExcerpt,
-    /// What is local about asking a provider, by its name in the manifest.
+    /// Local settings of each provider, by its name in the manifest.
     pub models: BTreeMap<String, ModelOptions>,
-    /// After the start, providers are reached for without paying; while none can be, the agent is in ERROR and messages wait.
+    /// After the start, providers are contacted without cost. While none can be reached, the agent is in ERROR and messages wait.
     pub reach_providers: bool,
-    /// How much waits, and how much runs at once.
+    /// Limits for waiting and concurrent messages.
     pub inbox: InboxLimits,
-    /// How long a delivery is tried.
+    /// Limits for the delivery of answers.
     pub outbox: OutboxLimits,
-    /// Stores whose entries a turn may recall whoever said them.
+    /// Stores whose entries a turn may recall, whoever they came from.
     pub across_senders: BTreeSet<String>,
-    /// The zone in which a message's date and time are told to a model that is told none of the sender's; none: no time is told, as
-    /// in a simulation.
+    /// The time zone of a message's date and time, if the sender's is unknown; `None`: the model sees no times, as in a simulation.
     pub timezone: Option<jiff::tz::TimeZone>,
-    /// The swarm.
+    /// Settings of the swarm.
     pub swarm: SwarmOptions,
 }
 
@@ -68,29 +67,29 @@ pub struct Options {
 pub struct SwarmOptions {
     /// `[swarm]` of `clawk.toml`.
     pub local: clawk_swarm::limit::LocalLimits,
-    /// Identities of members, by name.
+    /// Identities of the swarm's members, by name.
     pub identities: BTreeMap<String, Arc<Identity>>,
-    /// Members that work elsewhere; none: all work in this process.
+    /// Members on other hosts; `None`: all work in this process.
     pub elsewhere: Option<Arc<dyn RemoteWorkers>>,
-    /// What report tokens are made of.
+    /// Key of the report tokens.
     pub token_key: TokenKey,
-    /// This host's key, under which it gives tasks to other hosts and reports theirs; none: it signs nothing.
+    /// This host's key, which signs tasks and reports for other hosts; `None`: it signs nothing.
     pub signer: Option<Arc<TraceSigner>>,
-    /// In a replay: the swarm's tools by name, and since when they were offered. Their results come from the record, as those of all
-    /// tools do, and no member works.
+    /// In a replay: the swarm's tools by name, and the time since when they were offered. Their results come from the record, and
+    /// no member works.
     pub taped: Option<BTreeMap<String, Timestamp>>,
 }
 
-/// `[inbox]`: how much waits, and how much runs at once.
+/// `[inbox]`: limits for waiting and concurrent messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct InboxLimits {
-    /// Messages that wait, beyond 32 in each conversation, durable and without taking memory; more are refused.
+    /// Largest number of waiting messages beyond 32 per conversation. They are durable and need no memory. Further ones are
+    /// refused.
     pub waiting: usize,
-    /// Turns that run at once, of all conversations.
+    /// Largest number of concurrent turns over all conversations.
     pub turns: usize,
-    /// A channel's conversation leaves memory when nothing was said in it for so long, milliseconds. It goes on with the next
-    /// message.
+    /// Idle time after which a channel's conversation leaves memory, in milliseconds. It continues with the next message.
     pub idle_ms: u64,
 }
 
@@ -105,7 +104,7 @@ impl Default for InboxLimits {
 }
 
 impl SwarmOptions {
-    /// With nobody behind the swarm's tools: they are offered, and their calls come to the runner, as in a replay.
+    /// Returns the options without swarm members: the swarm's tools are offered, and their calls go to the runner, as in a replay.
     #[must_use]
     pub fn unmanned(self) -> Self {
         let names = crate::team::specs().into_iter().map(|spec| spec.name);

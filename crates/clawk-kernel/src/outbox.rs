@@ -1,5 +1,5 @@
-//! The outbox: an answer is owed until it is delivered (C5). Each attempt is durable before it begins and when it has ended; what is
-//! tried again, when, in which order, and until when is decided here, and a channel only sends.
+//! The outbox: an answer stays in it until it is delivered (C5). Each attempt is recorded durably before it begins and after it has
+//! ended. This module decides about retries, their times, their order and their end; a channel only sends.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,27 +27,27 @@ use crate::time::{Clock, Timestamp};
 
 /// The time limit of one delivery attempt, in milliseconds. After it, the outcome of the attempt is unknown.
 pub const ATTEMPT_MS: u64 = 60_000;
-/// How long a cancelled attempt may take to say what it came to, milliseconds.
+/// Time limit for a cancelled attempt to report its outcome, in milliseconds.
 const GRACE_MS: u64 = 1_000;
-/// Attempts of one channel at a time, each in another conversation.
+/// Largest number of concurrent attempts of one channel, each in another conversation.
 const AT_ONCE: usize = 16;
-/// Conversations that are looked at together.
+/// Number of conversations read at a time.
 const PAGE: usize = 256;
-/// The longest wait that a platform may impose, milliseconds: a day.
+/// Longest delay that a platform may request, in milliseconds: a day.
 const LONGEST_IMPOSED_MS: u64 = 86_400_000;
-/// How soon a delivery is looked at again that a stop or the journal holds up, milliseconds.
+/// Delay before a delivery that a stop or the journal blocks is tried again, in milliseconds.
 const HELD_UP_MS: u64 = 1_000;
-/// Entries that [`crate::Kernel::undelivered`] looks through.
+/// Largest number of entries that [`crate::Kernel::undelivered`] reads.
 const LOOKED_AT: usize = 10_000;
 
-/// `[outbox]`: how long a delivery is tried.
+/// `[outbox]`: limits for the delivery of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OutboxLimits {
-    /// Attempts, before an answer lies in the outbox as a dead letter.
+    /// Number of attempts before an answer becomes a dead letter.
     pub max_attempts: u32,
-    /// The wait after the first attempt, milliseconds; it doubles from one to the next, up to 30 s, unless the platform says how
-    /// long it wants to be left alone.
+    /// Delay after the first attempt, in milliseconds. It doubles after each attempt, up to 30 s, unless the platform requests a
+    /// delay.
     pub first_wait_ms: u64,
 }
 
@@ -60,7 +60,7 @@ impl Default for OutboxLimits {
     }
 }
 
-/// What delivering needs. Wakes those who deliver, and sees to it that a channel has one of them.
+/// The dependencies of delivery. It wakes the delivery tasks, and allows only one for each channel.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     life: Arc<AgentLifecycle>,
@@ -94,7 +94,7 @@ impl Outbox {
         }
     }
 
-    /// Something is owed that was not.
+    /// Wakes the delivery tasks because a new answer must be delivered.
     pub(crate) fn wake(&self) {
         self.woken.send_modify(|count| *count += 1);
     }
@@ -103,7 +103,7 @@ impl Outbox {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The channel's lane, from which whoever was in it goes.
+    /// Returns the channel's lock and stops the previous delivery task.
     fn lane(&self, channel: &str, stop: &CancellationToken) -> Arc<tokio::sync::Mutex<()>> {
         let mut lanes = self.lanes();
         let before = lanes.get(channel).cloned();
@@ -122,13 +122,13 @@ impl Outbox {
     }
 }
 
-/// A channel's answers are delivered while this lives.
+/// A channel's answers are delivered while this guard exists.
 #[derive(Debug)]
 pub struct DeliveryGuard {
     _stop: DropGuard,
 }
 
-/// Begins to deliver a channel's answers, in the place of whoever did so before.
+/// Starts to deliver a channel's answers and replaces the previous delivery task.
 pub(crate) fn attach(outbox: &Arc<Outbox>, channel: &str, port: Arc<dyn ChannelDelivery>) -> DeliveryGuard {
     let stop = outbox.life.stop.child_token();
     let alone = outbox.lane(channel, &stop);
@@ -144,7 +144,7 @@ pub(crate) fn attach(outbox: &Arc<Outbox>, channel: &str, port: Arc<dyn ChannelD
     }
 }
 
-/// What an attempt leaves behind: its conversation is free, and its message waits so long.
+/// The result of an attempt: its conversation, its message, and the delay before the next one.
 type FinishedAttempt = (String, MessageId, Option<Duration>);
 
 async fn work(outbox: &Outbox, channel: &str, port: &dyn ChannelDelivery, stop: &CancellationToken) {
@@ -156,8 +156,8 @@ async fn work(outbox: &Outbox, channel: &str, port: &dyn ChannelDelivery, stop: 
         let read = {
             let mut reading = outbox.scribe.journal().owed(channel, PAGE);
             loop {
-                // Attempts go on beside the look: one that waits for the journal, too, would hold its place there for ever.
-                // What was read before one ended may still name its answer as owed, so it is read again.
+                // Attempts continue while the queue is read, because an attempt that waits for the journal could block it forever.
+                // Rows that were read before an attempt ended are read again, because they may list its answer as undelivered.
                 tokio::select! {
                     read = &mut reading => break read,
                     Some(left) = sending.next() => {
@@ -168,7 +168,7 @@ async fn work(outbox: &Outbox, channel: &str, port: &dyn ChannelDelivery, stop: 
             }
         };
         let (now, clock) = (Instant::now(), outbox.scribe.now());
-        // Without one, the next look is when something ends or is owed.
+        // Without a delay, the queue is read again when an attempt ends or an answer is added.
         let (rows, mut soonest) = match read {
             Ok(rows) => (rows, None),
             Err(error) => {
@@ -181,7 +181,7 @@ async fn work(outbox: &Outbox, channel: &str, port: &dyn ChannelDelivery, stop: 
             let at = *due
                 .entry(row.owed.message)
                 .or_insert_with(|| now + until(clock, row.next_at));
-            // Where all places are taken, the end of an attempt is the next look.
+            // If all places are in use, the queue is read again when an attempt ends.
             if busy.contains(&row.owed.conversation) || sending.len() >= AT_ONCE {
                 continue;
             }
@@ -204,11 +204,11 @@ async fn work(outbox: &Outbox, channel: &str, port: &dyn ChannelDelivery, stop: 
             () = tokio::time::sleep_until(look) => {}
         }
     }
-    // What was begun has an end, and the end a record.
+    // Every attempt that began must have a recorded end.
     while sending.next().await.is_some() {}
 }
 
-/// An attempt has ended.
+/// Handles the end of an attempt.
 fn settle(
     (conversation, message, wait): FinishedAttempt,
     busy: &mut HashSet<String>,
@@ -218,12 +218,12 @@ fn settle(
     due.extend(wait.map(|wait| (message, Instant::now() + wait)));
 }
 
-/// Between two looks, where nothing ends and nothing new comes.
+/// Shortest time between two reads of the queue if nothing ends or is added.
 const MIN_WAIT: Duration = Duration::from_millis(5);
 
 fn until(now: Timestamp, at: Timestamp) -> Duration {
     let left = u64::try_from(at.0.saturating_sub(now.0)).unwrap_or(0); // silent-ok: past means now
-    // No wait is longer, so one that seems to be is of a wall clock that was set back since.
+    // A longer delay means that the wall clock was set back.
     Duration::from_micros(left).min(Duration::from_millis(LONGEST_IMPOSED_MS))
 }
 
@@ -245,14 +245,14 @@ async fn attempt(
     (conversation, message, wait)
 }
 
-/// One attempt: how long the next one waits, where there is one.
+/// Makes one attempt. Returns the delay before the next one, if there is one.
 async fn once(
     outbox: &Outbox,
     port: &dyn ChannelDelivery,
     row: OutboxRow,
     stop: &CancellationToken,
 ) -> Result<Option<Duration>, JournalError> {
-    // A stop that takes the network from tools takes it from answers, too.
+    // An emergency stop that blocks the network for tools also blocks answers.
     let Ok(held) = outbox.brake.hold(row.owed.session, Level::NoNetwork, stop) else {
         return Ok(Some(Duration::from_millis(HELD_UP_MS)));
     };
@@ -286,7 +286,7 @@ async fn once(
         () = tokio::time::sleep(Duration::from_millis(ATTEMPT_MS)) => Delivery::Unknown {
             reason: format!("no answer within {ATTEMPT_MS} ms"),
         },
-        // A port that does not hear that it is cancelled holds nobody up.
+        // A channel that ignores its cancellation must not block others.
         () = after(&held.cancel) => Delivery::Unknown {
             reason: "the attempt was cut short".to_owned(),
         },
@@ -294,16 +294,16 @@ async fn once(
     end(outbox, &row, attempt, outcome).await
 }
 
-/// Ends a while after a cancellation.
+/// Completes some time after a cancellation.
 async fn after(cancel: &CancellationToken) {
     cancel.cancelled().await;
     tokio::time::sleep(Duration::from_millis(GRACE_MS)).await;
 }
 
-/// The answer; where the turn failed, that it did. `None`: erased.
+/// Returns the text of the answer, or that the turn failed. `None`: erased.
 async fn text_of(outbox: &Outbox, row: &OutboxRow) -> Result<Option<String>, JournalError> {
     let Some(digest) = row.owed.text else {
-        // Why it failed is the operator's to know.
+        // The reason of the failure is for the operator only.
         let id = row.owed.message;
         return Ok(Some(format!(
             "This message could not be answered. It is kept ({id})."
@@ -314,7 +314,7 @@ async fn text_of(outbox: &Outbox, row: &OutboxRow) -> Result<Option<String>, Jou
         return Ok(None);
     };
     let text = String::from_utf8_lossy(&bytes).into_owned();
-    // Made of the record in every attempt: the same after a crash, and nothing that a model could write.
+    // Derived from the record in every attempt, so that it is the same after a crash and a model can't write it.
     let record = shown::of(&**journal, row.owed.session, row.owed.message, None, false).await?;
     let shown = record.shown();
     let mut text = shown.marked(&text);
@@ -332,7 +332,7 @@ fn thread(outbox: &Outbox, row: &OutboxRow) -> Thread {
     }
 }
 
-/// Records what an attempt came to, durably.
+/// Records the outcome of an attempt, durably.
 async fn end(
     outbox: &Outbox,
     row: &OutboxRow,
@@ -378,7 +378,7 @@ async fn end(
     let dead = matches!(change, OutboxChange::Dead { .. });
     let mut changes = vec![change];
     if dead {
-        // What the platform surely does not have is no repeat when somebody takes it up again.
+        // If the platform surely does not have the message, a later attempt does not count as a repetition.
         let settled = OutboxChange::Again {
             message,
             next_at: outbox.scribe.now(),
@@ -405,20 +405,20 @@ async fn end(
     Ok(wait_ms.map(Duration::from_millis))
 }
 
-/// An answer that is not delivered yet at a surface of this process, such as the terminal.
+/// An answer that was not yet shown at a client of this process, such as the terminal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UndeliveredAnswer {
-    /// The message that it answers.
+    /// Id of the answered message.
     pub message: MessageId,
     /// Its session.
     pub session: SessionId,
-    /// When it came.
+    /// Time of the answer.
     pub at: Timestamp,
-    /// The answer, or why there is none.
+    /// The answer, or the reason why there is none.
     pub text: Result<String, String>,
 }
 
-/// What is owed at this surface.
+/// Returns the undelivered answers for this client.
 pub(crate) async fn undelivered(
     outbox: &Outbox,
     surface: &str,
@@ -445,7 +445,8 @@ pub(crate) async fn undelivered(
     Ok(found)
 }
 
-/// Somebody at a surface of the process's own has the answer. Waited for: what is owed is looked up right behind a turn.
+/// Records that a client of this process has shown the answer. Waits until it is durable, because the list may be read directly
+/// after a turn.
 pub(crate) async fn delivered(
     outbox: &Outbox,
     session: SessionId,
@@ -474,7 +475,7 @@ pub(crate) async fn delivered(
     ticket.durable().await
 }
 
-/// Lets a dead letter of the outbox be tried again. `false`: there is none of this message.
+/// Queues a dead letter of the outbox again. Returns `false` if this message has none.
 pub(crate) async fn requeue(
     scribe: &JournalWriter,
     message: MessageId,
@@ -505,7 +506,7 @@ pub(crate) async fn requeue(
     Ok(true)
 }
 
-/// The same for an agent that does not run.
+/// Queues a dead letter of an agent that is not running.
 ///
 /// # Errors
 /// The journal can't be read or written.

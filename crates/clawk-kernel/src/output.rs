@@ -1,6 +1,6 @@
-//! What a model reads of a tool's result: all of it, or its beginning and end; and `output-read`, by which it reads the rest.
+//! The part of a tool's result that a model reads: all of it, or its beginning and end; and `output-read`, which reads the rest.
 //!
-//! The whole result is content of the journal. Nothing is kept twice, and the same text comes live, in replay and in recovery.
+//! The complete result is stored in the journal once. The same text is produced live, in replay and in recovery.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,24 +17,24 @@ use crate::event::{JournalWriter, canonical, digest};
 use crate::pictures::ResultPictures;
 use crate::ports::{RunError, RunOutcome};
 
-/// The built-in that reads what a cut left out.
+/// Name of the built-in that reads the omitted part of a shortened result.
 pub(crate) const NAME: &str = "output-read";
-/// Results of one session that can be read again; older ones can't.
+/// Largest number of results per session that can be read again. Older ones can't.
 const MAX_CUTS: usize = 512;
-/// Bytes of what stands around the pieces of a cut text.
+/// Size of the notes around the pieces of a shortened text, in bytes.
 const NOTES_BYTES: usize = 640;
-/// Results from this size on can be read again when they were left out of a request, bytes.
+/// Smallest result that can be read again if a request omits it, in bytes.
 const READABLE_BYTES: usize = 256;
-/// Bytes of the reason for a failure.
+/// Longest reason for a failure, in bytes.
 const MAX_REASON_BYTES: usize = 300;
 
 /// The part of one result that a model reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ResultExcerpt {
-    /// The beginning and the end, so many bytes together.
+    /// The beginning and the end, this many bytes in total.
     Ends(usize),
-    /// The beginning alone, so many bytes: as results were cut before `output-read` was.
+    /// Only the beginning, this many bytes. Used before `output-read` existed.
     Head(usize),
 }
 
@@ -45,15 +45,15 @@ impl Default for ResultExcerpt {
 }
 
 impl ResultExcerpt {
-    /// The least that [`ResultExcerpt::Ends`] may be, bytes.
+    /// Smallest value of [`ResultExcerpt::Ends`], in bytes.
     pub const MIN_BYTES: usize = 4 << 10;
 
-    /// What held in records that do not say.
+    /// Returns the setting for records that have none.
     pub(crate) const fn before() -> Self {
         Self::Head(128 << 10)
     }
 
-    /// The same, and no more than a quarter of a window of so many tokens, at four bytes each.
+    /// Returns the setting limited to a quarter of a window of this many tokens, at four bytes each.
     pub(crate) fn within(self, window_tokens: usize) -> Self {
         let most = window_tokens.max(NOTES_BYTES * 2);
         match self {
@@ -69,21 +69,21 @@ impl ResultExcerpt {
     }
 }
 
-/// The end of a call as the model reads it.
+/// The end of a call in the form that the model reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ModelToolResult {
     pub(crate) text: String,
     pub(crate) is_error: bool,
-    /// The result whose text was cut.
+    /// Digest of the result, if its text was shortened.
     pub(crate) cut: Option<Digest>,
-    /// Its pictures.
+    /// Its images.
     pub(crate) pictures: Option<ResultPictures>,
-    /// The whole result, where it is long enough to be left out of a request and read again.
+    /// Digest of the complete result, if it is long enough to be omitted from a request and read again.
     pub(crate) whole: Option<Digest>,
 }
 
 impl ModelToolResult {
-    /// A call that gave no result.
+    /// Makes the end of a call without a result.
     pub(crate) const fn refused(text: String) -> Self {
         Self {
             text,
@@ -95,13 +95,13 @@ impl ModelToolResult {
     }
 }
 
-/// The whole text of a result.
+/// Returns the complete text of a result.
 fn whole(result: &ToolCallResult) -> String {
     let texts = result.content.iter().map(ContentBlock::as_model_text);
     texts.collect::<Vec<_>>().join("\n")
 }
 
-/// A result as the model reads it.
+/// Returns a result in the form that the model reads.
 pub(crate) fn told(result: &ToolCallResult, shown: ResultExcerpt) -> ModelToolResult {
     let text = whole(result);
     let digest = (text.len() >= READABLE_BYTES).then(|| digest(&canonical(result)));
@@ -125,7 +125,7 @@ fn head(text: &str, bytes: usize) -> String {
     format!("{kept}\n[cut: {} of {total} bytes shown]", kept.len())
 }
 
-/// The reason for a failure first, then how to read on, then the beginning and the end.
+/// Returns the reason of a failure, then how to read the rest, then the beginning and the end.
 fn ends(text: &str, bytes: usize, result: &ToolCallResult, digest: Digest) -> String {
     let half = bytes.saturating_sub(NOTES_BYTES) / 2;
     let (first, last, total) = (before(text, half), behind(text, half), text.len());
@@ -142,7 +142,7 @@ fn ends(text: &str, bytes: usize, result: &ToolCallResult, digest: Digest) -> St
     )
 }
 
-/// Why a tool failed, by the facts beside its text (R20a).
+/// Returns why a tool failed, from the structured part of its result (R20a).
 fn reason(result: &ToolCallResult) -> Option<String> {
     if !result.is_error {
         return None;
@@ -178,11 +178,11 @@ fn behind(text: &str, bytes: usize) -> &str {
     text.get(start..).unwrap_or_default()
 }
 
-/// Which results were cut, by session: what may be read, and whether reading is offered.
+/// Shortened results by session: which may be read, and whether reading is offered.
 #[derive(Debug, Default)]
 pub(crate) struct TruncatedOutputs {
     cut: Mutex<HashMap<SessionId, VecDeque<Digest>>>,
-    /// Whole results by the ids of their calls, the newest of an id last.
+    /// Complete results by call id, newest last.
     whole: Mutex<HashMap<SessionId, VecDeque<(String, Digest)>>>,
 }
 
@@ -191,7 +191,7 @@ impl TruncatedOutputs {
         self.cut.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes the whole result of a call, which may be left out of a later request.
+    /// Records the complete result of a call, which a later request may omit.
     pub(crate) fn note_whole(&self, session: SessionId, call_id: &str, whole: Option<Digest>) {
         let Some(digest) = whole else { return };
         let mut all = self.whole.lock().unwrap_or_else(PoisonError::into_inner);
@@ -202,7 +202,7 @@ impl TruncatedOutputs {
         known.push_back((call_id.to_owned(), digest));
     }
 
-    /// The whole result of the latest call with this id.
+    /// Returns the complete result of the latest call with this id.
     pub(crate) fn whole_of(&self, session: SessionId, call_id: &str) -> Option<Digest> {
         let all = self.whole.lock().unwrap_or_else(PoisonError::into_inner);
         let known = all.get(&session)?.iter().rev();
@@ -212,7 +212,7 @@ impl TruncatedOutputs {
             .map(|(_, digest)| *digest)
     }
 
-    /// Notes a cut; the same one counts once.
+    /// Records shortened results. The same one counts once.
     pub(crate) fn add(&self, session: SessionId, cut: impl IntoIterator<Item = Digest>) {
         for digest in cut {
             let mut all = self.lock();
@@ -227,7 +227,7 @@ impl TruncatedOutputs {
         }
     }
 
-    /// Something was cut in this session.
+    /// Returns whether a result was shortened in this session.
     pub(crate) fn any(&self, session: SessionId) -> bool {
         self.lock().contains_key(&session)
     }
@@ -245,7 +245,7 @@ impl TruncatedOutputs {
     }
 }
 
-/// The tool as the catalog has it.
+/// Returns the tool for the catalogue.
 pub(crate) fn tool() -> Tool {
     let hints = json!({"readOnlyHint": true, "idempotentHint": true, "destructiveHint": false, "openWorldHint": false});
     let schema = json!({
@@ -278,7 +278,7 @@ pub(crate) fn tool() -> Tool {
     }
 }
 
-/// Runs `output-read`: a piece of a result that this session produced and that was cut.
+/// Runs `output-read`: returns a piece of a shortened result of this session.
 pub(crate) async fn read(
     scribe: &JournalWriter,
     (cuts, shown): (&TruncatedOutputs, ResultExcerpt),
@@ -312,7 +312,7 @@ pub(crate) async fn read(
         return Ok(reply("this output has been erased".to_owned(), true));
     };
     let text = whole(&result);
-    // A piece is never cut itself.
+    // A piece is never shortened itself.
     let most = shown.bytes().saturating_sub(NOTES_BYTES);
     let start = text.floor_char_boundary(offset.min(text.len()));
     let rest = text.get(start..).unwrap_or_default();

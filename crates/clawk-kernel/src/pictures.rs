@@ -1,5 +1,5 @@
-//! Pictures in the results of tools. A conversation has the results' text alone; a model that takes pictures is shown them behind
-//! the results of one answer, in the request only. Their bytes are those of the recorded result (ADR-0288).
+//! Images in tool results. A conversation holds only the results' text. A model that accepts images gets them after the results of
+//! one answer, in the request only. Their bytes come from the recorded result (ADR-0288).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,26 +13,26 @@ use crate::author::TextAuthor;
 use crate::event::{canonical, digest};
 use crate::ports::{Image, InferRequest, Journal, JournalError, ModelMessage};
 
-/// Results with pictures that are known of one session; older ones are text alone.
+/// Largest number of results with images per session. Older ones have only text.
 const MAX_RESULTS: usize = 64;
-/// Pictures of results that one request shows, the latest first.
+/// Largest number of result images in one request, latest first.
 const MAX_PICTURES: usize = 16;
-/// Bytes of these pictures.
+/// Largest total size of these images, in bytes.
 const MAX_BYTES: usize = 10 << 20;
 
-/// The pictures of one result, as they are found again.
+/// A reference to the images of one result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ResultPictures {
-    /// The recorded result.
+    /// Digest of the recorded result.
     result: Digest,
-    /// How many there are.
+    /// Number of images.
     count: usize,
-    /// The text that the model reads of the result: ids of calls may come again.
+    /// Length and digest of the result's text for the model, because call ids may repeat.
     text: (usize, Digest),
 }
 
 impl ResultPictures {
-    /// Those of a result of which the model reads this text; `None`: it has none.
+    /// Returns the images of a result with this text; `None`: it has none.
     pub(crate) fn of(result: &ToolCallResult, text: &str) -> Option<Self> {
         let known = |block: &&ContentBlock| match block {
             ContentBlock::Image { mime_type, .. } => AttachedPicture::TYPES.contains(&mime_type.as_str()),
@@ -46,7 +46,7 @@ impl ResultPictures {
         })
     }
 
-    /// The message tells of this result; the loop guard may have added to its text.
+    /// Returns whether the message holds this result. The loop guard may have added to its text.
     fn fits(&self, text: &str) -> bool {
         let (length, hash) = self.text;
         text.get(..length)
@@ -57,7 +57,7 @@ impl ResultPictures {
         let Some(bytes) = journal.content(self.result).await? else {
             return Ok(Vec::new());
         };
-        // silent-ok: erased or damaged content shows nothing
+        // silent-ok: erased or damaged content has no images
         let Ok(result) = serde_json::from_slice::<ToolCallResult>(&bytes) else {
             return Ok(Vec::new());
         };
@@ -83,7 +83,7 @@ fn shown(attached: AttachedPicture) -> Image {
 
 type KnownPictures = VecDeque<(String, ResultPictures)>;
 
-/// Which results of each session have pictures, by the id of their call.
+/// Results with images by session and call id.
 #[derive(Debug, Default)]
 pub(crate) struct ToolPictures(Mutex<HashMap<SessionId, KnownPictures>>);
 
@@ -118,7 +118,7 @@ impl ToolPictures {
             .map(|(_, pictures)| pictures.clone())
     }
 
-    /// How many pictures of results a request shows.
+    /// Returns the number of result images in a request.
     pub(crate) fn count(&self, session: SessionId, request: &InferRequest) -> usize {
         if !self.lock().contains_key(&session) {
             return 0;
@@ -132,7 +132,7 @@ impl ToolPictures {
             .min(MAX_PICTURES)
     }
 
-    /// The request with the pictures of its results behind them, the latest first until the bounds are reached.
+    /// Returns the request with the images of its results, latest first until a limit is reached.
     ///
     /// # Errors
     /// The journal can't be read.
@@ -147,7 +147,7 @@ impl ToolPictures {
         }
         let (mut out, mut behind): (Vec<ModelMessage>, Vec<Image>) = (Vec::new(), Vec::new());
         let (mut left, mut bytes_left) = (MAX_PICTURES, MAX_BYTES);
-        // From the end: `out` is turned around at last.
+        // Built from the end; `out` is reversed at last.
         for message in std::mem::take(&mut request.messages).into_iter().rev() {
             let ModelMessage::ToolResult { call_id, text, .. } = &message else {
                 place(&mut out, &mut behind);
@@ -167,7 +167,7 @@ impl ToolPictures {
                 images.append(&mut behind);
                 behind = images;
             }
-            // Its place in `out` is behind the pictures, which come first when read from the end.
+            // The message comes after its images in reading order, so it is added before them here.
             if out
                 .last()
                 .is_none_or(|last| !matches!(last, ModelMessage::ToolResult { .. }))
@@ -189,12 +189,12 @@ impl ToolPictures {
     }
 }
 
-/// A message that was put in for pictures, and has none.
+/// Returns whether a message was added for images and has none.
 fn is_place(message: &ModelMessage) -> bool {
     matches!(message, ModelMessage::User { text, images, frame, .. } if text.is_empty() && images.is_empty() && frame.is_empty())
 }
 
-/// Puts the pictures of one run of results where the run ends.
+/// Puts the images of consecutive results after the last of them.
 fn place(out: &mut [ModelMessage], behind: &mut Vec<Image>) {
     if behind.is_empty() {
         return;

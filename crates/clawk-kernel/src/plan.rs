@@ -1,4 +1,4 @@
-//! A turn's calls, looked at together: several that need a person are put as one question, before the first of them.
+//! Plans: several calls of a turn that need a person are put into one approval request, before the first of them runs.
 
 use std::collections::BTreeSet;
 
@@ -11,22 +11,22 @@ use crate::ports::ToolUse;
 use crate::turn::Turn;
 
 impl RunningTurn<'_> {
-    /// Puts the question, once for each answer of a model. What comes of it is found by every call in its own turn; a plan
-    /// that can't be put is no plan, and each call asks for itself.
+    /// Makes the request, once for each model answer. Each call later finds its own result. If the request can't be made, each call
+    /// asks separately.
     pub(crate) async fn plan(&mut self, first: &ToolUse, turn: &Turn) {
         if std::mem::replace(&mut self.planned, true) || turn.ahead().len() == 0 {
             return;
         }
         let all: Vec<&ToolUse> = std::iter::once(first).chain(turn.ahead()).collect();
         let names: BTreeSet<&str> = all.iter().map(|wanted| wanted.id.as_str()).collect();
-        // Two calls under one id can't be told apart after a restart.
+        // Two calls with the same id can't be distinguished after a restart.
         if names.len() < all.len() {
             return;
         }
         let ids: Vec<RequestId> = all.iter().map(|wanted| self.id_of(wanted)).collect();
         let (asked, open) = self.calls.desk.open_of(&ids);
         if asked {
-            // Of an earlier run of the agent: it is shown again as it was.
+            // A plan of an earlier run of the agent is shown again unchanged.
             let steps: Vec<_> = open
                 .into_iter()
                 .filter(|question| question.step.is_some())
@@ -64,7 +64,7 @@ impl RunningTurn<'_> {
         }
     }
 
-    /// The id that the call will have.
+    /// Returns the request id that the call will have.
     fn id_of(&mut self, wanted: &ToolUse) -> RequestId {
         let calls = self.calls;
         let id = self.requests.entry(wanted.id.clone());
@@ -72,7 +72,7 @@ impl RunningTurn<'_> {
             .clone()
     }
 
-    /// The turn is over: what was asked about and did not come to its turn is asked no more. When the agent stops, it stays.
+    /// Withdraws the open steps of a turn that has ended. If the agent stops, they stay open.
     pub(crate) async fn give_up_plan(&self) {
         if !self.calls.life.stop.is_cancelled() {
             call::withdraw(self.calls, self.requests.values()).await;

@@ -1,5 +1,5 @@
-//! The projections of the journal folded again from its events, and held against what is kept (S.14): the inbox, what was spent,
-//! stored answers, effects that nobody knows. A projection that lost something would repeat work, forget a debt or a question.
+//! Checks the journal's projections against its events (S.14): the inbox, the spending, stored answers, unknown effects. A damaged
+//! projection would repeat work, or forget spending or an approval request.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -16,34 +16,34 @@ use crate::purse::{BudgetAmount, BudgetUnit, hour_of};
 use crate::time::Timestamp;
 use clawk_events::shape::{BudgetUse, DryRunCost};
 
-/// Differences that are named one by one.
+/// Largest number of differences that are listed.
 const NAMED: usize = 20;
 
-/// The projections as they are kept.
+/// The stored projections.
 #[derive(Debug, Clone, Default)]
 pub struct StoredProjections {
     /// Messages and their state: `open`, `answered`, `refused` or `dead`.
     pub inbox: Vec<(MessageId, String)>,
-    /// Sums by hour and purse.
+    /// Sums by hour and budget.
     pub spent: Vec<SpentAmount>,
-    /// Requests and the row of their stored answer.
+    /// Request keys, and the row of their stored answer.
     pub answers: Vec<(AnswerKey, u64)>,
-    /// Answers before this row may be forgotten: they are forgotten by a clock of their own, and the times of events do not say when.
+    /// Answers before this row may be missing. They expire by a separate clock, so the events' times don't tell when.
     pub answers_since: u64,
-    /// Effects whose outcome is unknown.
+    /// Effects with an unknown outcome.
     pub effects: Vec<OpenEffect>,
 }
 
-/// A message as the events tell it.
+/// A message's state by the events.
 #[derive(Debug, Clone, Copy)]
 struct ProjectedMessage {
     state: &'static str,
-    /// Its acceptance was seen, too.
+    /// The event of its acceptance was seen, too.
     accepted: bool,
 }
 
 impl ProjectedMessage {
-    /// Whether what is kept says the same; how a closed message went on, only where the events say it, too.
+    /// Returns whether the stored state is the same. The details of a closed message are compared only if the events have them.
     fn agrees(self, kept: &str) -> bool {
         match kept {
             "open" | "answered" | "dead" => kept == self.state,
@@ -52,27 +52,26 @@ impl ProjectedMessage {
     }
 }
 
-/// The state that follows from the events seen so far. Feed it every event in the order of rows, from the first one or from a
-/// later one.
+/// Computes the state from the events seen so far. Pass every event in the order of rows, from the first one or from a later one.
 #[derive(Debug)]
 pub struct ProjectionFold {
-    /// From the journal's first event: what is kept beyond it has no event.
+    /// The fold began with the journal's first event, so stored rows without an event are faults.
     whole: bool,
     first_hour: Option<i64>,
     inbox: BTreeMap<MessageId, ProjectedMessage>,
-    /// The purses of inferences under way.
+    /// The budgets of running model requests.
     asked: HashMap<Uuid, Vec<String>>,
     spent: BTreeMap<(String, i64), BudgetAmount>,
     ledger: EffectLedger,
-    /// Answers of the last minutes, which must be found.
+    /// Answers of the last minutes, which must be stored.
     recent: VecDeque<(AnswerKey, u64, Timestamp)>,
-    /// Kept answers by row, until their event is seen.
+    /// Stored answers by row, until their event is seen.
     unseen: BTreeMap<u64, AnswerKey>,
     last_row: u64,
     first_row: u64,
 }
 
-/// The members that projections are made of.
+/// The payload fields from which projections are computed.
 #[derive(Debug, Default, Deserialize)]
 struct ProjectionFields {
     message_id: Option<Uuid>,
@@ -89,7 +88,7 @@ struct ProjectionFields {
     #[serde(default)]
     paid: Vec<DryRunCost>,
     request_id: Option<RequestId>,
-    /// The tool that stored entries; the answer is its call's.
+    /// The tool that stored entries; its call has the answer.
     by: Option<serde_json::Value>,
     fork: Option<ProjectedFork>,
 }
@@ -100,7 +99,7 @@ struct ProjectedFork {
 }
 
 impl ProjectionFold {
-    /// Against these; `whole`: the first event that it will see is the journal's first.
+    /// Makes a fold. `whole`: the first event passed is the journal's first.
     #[must_use]
     pub fn new(kept: &StoredProjections, whole: bool) -> Self {
         Self {
@@ -122,7 +121,7 @@ impl ProjectionFold {
         }
     }
 
-    /// Takes the next event.
+    /// Applies the next event.
     pub fn see(&mut self, event: &RecordedEvent) {
         self.first_hour.get_or_insert(hour_of(event.at));
         self.first_row = self.first_row.min(event.row);
@@ -257,7 +256,7 @@ impl ProjectionFold {
         );
     }
 
-    /// Sums are compared from their end: what an event says was spent in its hour was counted then or a moment later.
+    /// Compares sums from their end, because an amount is counted in its event's hour or a moment later.
     fn spent_differs(&self, kept: &StoredProjections, found: &mut Vec<String>) {
         let since = |purse: &str, hour: i64| {
             let rows = kept.spent.iter().filter(move |spent| spent.hour >= hour);
@@ -266,7 +265,7 @@ impl ProjectionFold {
         };
         let mut told: BTreeMap<&str, BudgetAmount> = BTreeMap::new();
         for ((purse, hour), sum) in self.spent.iter().rev() {
-            // The hour that a fold begins in is not seen whole.
+            // The first hour of a partial fold is incomplete.
             if !self.whole && self.first_hour.is_none_or(|first| *hour <= first) {
                 continue;
             }

@@ -1,4 +1,5 @@
-//! What a turn remembers (R45): asked before its first inference, joined to the prompt as marked data; and what is remembered of it.
+//! Recall (R45): searches the memory before a turn's first model request, adds the results to the prompt as marked data, and stores
+//! the finished turn.
 
 use std::collections::BTreeSet;
 
@@ -36,16 +37,16 @@ use varied::PromptTexts;
 pub(crate) mod authors;
 mod varied;
 
-/// The share of the model's window that recalled entries may take: one of so many parts.
+/// Recalled entries may use one of this many parts of the model's window.
 pub(crate) const SHARE: usize = 8;
-/// Bytes that a token is counted for.
+/// Bytes per token in the estimate.
 pub(crate) const TOKEN_BYTES: usize = 4;
-/// Text of a message that stores are asked with, bytes.
+/// Longest part of a message that is used as a query, in bytes.
 const MAX_QUESTION_BYTES: usize = 4096;
-/// Of one entry, so much is recalled, bytes; the rest is found by `memory-query`.
+/// Longest part of one entry that is recalled, in bytes. `memory-query` finds the rest.
 const MAX_ENTRY_BYTES: usize = 4000;
 
-/// How people and their conversations are named in marks and in questions.
+/// Returns the name of a person or conversation in marks and queries.
 pub(crate) fn whose(door: &EntryPoint) -> String {
     match door {
         EntryPoint::Channel {
@@ -68,7 +69,7 @@ pub(crate) fn whose(door: &EntryPoint) -> String {
     }
 }
 
-/// The channel that counts for a store's scope.
+/// Returns the channel that a store's scope uses.
 pub(crate) fn channel(door: &EntryPoint) -> String {
     match door {
         EntryPoint::Channel { channel, .. } => channel.clone(),
@@ -78,7 +79,7 @@ pub(crate) fn channel(door: &EntryPoint) -> String {
     }
 }
 
-/// Where a message's entries belong.
+/// Returns the scope of a message's entries.
 pub(crate) fn place(calls: &CallGovernor, door: &EntryPoint) -> Scope {
     Scope {
         identity: calls.manifest.identity.name.clone(),
@@ -86,7 +87,8 @@ pub(crate) fn place(calls: &CallGovernor, door: &EntryPoint) -> Scope {
     }
 }
 
-/// Whose entries of a store a message may bring back: below admin the sender's own conversations and the current group's.
+/// Returns the filter for entries that a message may recall: below admin those of the sender's own conversations and of the current
+/// group.
 pub(crate) fn may_recall(calls: &CallGovernor, store: &str, origin: &Origin) -> ConversationFilter {
     if origin.role >= Role::Admin || calls.memories.across_senders.contains(store) {
         return ConversationFilter::All;
@@ -98,7 +100,7 @@ pub(crate) fn may_recall(calls: &CallGovernor, store: &str, origin: &Origin) -> 
     ConversationFilter::Of(known)
 }
 
-/// What one store was asked and found: the content of `ckp.memory.recalled`.
+/// The query to one store, and its results: the content of `ckp.memory.recalled`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RecallSearch {
     pub(crate) store: String,
@@ -108,26 +110,26 @@ pub(crate) struct RecallSearch {
 /// What joins a turn's prompt.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct RecalledContext {
-    /// Marked data; empty when nothing was found.
+    /// Marked data; empty if nothing was found.
     pub(crate) text: String,
-    /// Origins of what is not the user's own word.
+    /// Sources of text that is not the user's own.
     pub(crate) untrusted: BTreeSet<String>,
 }
 
-/// A turn that remembers.
+/// A turn with recall.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Turn<'a> {
     pub(crate) thread: Thread,
     pub(crate) message: MessageId,
     pub(crate) origin: &'a Origin,
-    /// Who said it.
+    /// The author of the message.
     pub(crate) author: &'a TextAuthor,
     pub(crate) notices: &'a NoticeSender,
-    /// What pays for the question's vectors.
+    /// The budget that pays for the query's vectors.
     pub(crate) purse: &'a BudgetAccount,
 }
 
-/// Asks the stores with the message; what is found is on the record before it is used.
+/// Searches the stores with the message. The results are recorded before they are used.
 ///
 /// # Errors
 /// The journal can't be written.
@@ -168,12 +170,12 @@ pub(crate) async fn before(
         match backend.ask(store, &place, ask).await {
             Ok(mut found) => {
                 let own = turn.thread.session.to_string();
-                // What was said in this session is in its history.
+                // Messages of this session are in its history already.
                 found
                     .hits
                     .retain(|hit| store.kind != StoreType::Conversation || hit.mark.session != own);
                 trace(&*calls.runner, store, &mut found).await;
-                // What a replay finds was judged, and chosen, when it was recorded.
+                // A replay's results were judged and selected when they were recorded.
                 if !calls.memories.taped {
                     authors::judge(
                         calls,
@@ -224,11 +226,11 @@ pub(crate) async fn before(
     Ok(recalled)
 }
 
-/// How many forks of forks are followed back.
+/// Largest number of nested forks that are followed back.
 const MAX_FORKS: usize = 64;
 
-/// Origins of untrusted text that earlier turns of the session recalled or read in files, or that has left its context: what was said
-/// then may rest on it. A fork has what the session had that it goes on from.
+/// Returns the sources of untrusted text that earlier turns of the session recalled, read from files, or that left its context,
+/// because later text may depend on it. A fork includes those of its source session.
 pub(crate) async fn of_session(calls: &CallGovernor, state: &State) -> BTreeSet<String> {
     #[derive(Deserialize)]
     struct RecallEventFields {
@@ -277,7 +279,7 @@ pub(crate) async fn of_session(calls: &CallGovernor, state: &State) -> BTreeSet<
     found
 }
 
-/// The files of a workspace that were found: text of others that a call wrote there is known by its content.
+/// Adds the provenance of workspace files in the results: untrusted text that a call wrote there is recognised by its content.
 pub(crate) async fn trace(runner: &dyn ToolRunner, store: &Store, found: &mut EntrySearchResult) {
     if store.kind != StoreType::Workspace {
         return;
@@ -296,13 +298,13 @@ pub(crate) async fn trace(runner: &dyn ToolRunner, store: &Store, found: &mut En
     }
 }
 
-/// The stores that are asked before a turn.
+/// Returns the stores that are searched before a turn.
 pub(crate) fn asked(calls: &CallGovernor) -> impl Iterator<Item = &Store> {
     let stores = calls.manifest.memory.iter().flat_map(|memory| &memory.stores);
     stores.filter(|store| rank::speaks_up(store))
 }
 
-/// Entries are screened like everything that reaches a model.
+/// Screens entries like all text for a model.
 pub(crate) async fn screen(
     calls: &CallGovernor,
     look: &mut ScreeningPass<'_>,
@@ -374,7 +376,7 @@ fn fit(searches: &mut [RecallSearch], budget: usize) -> usize {
     }
 }
 
-/// The block of the prompt.
+/// Returns the block for the prompt.
 pub(crate) fn joined(searches: &[RecallSearch]) -> RecalledContext {
     let mut recalled = RecalledContext::default();
     for search in searches {
@@ -383,7 +385,7 @@ pub(crate) fn joined(searches: &[RecallSearch]) -> RecalledContext {
             if hit.mark.untrusted {
                 recalled.untrusted.extend(origins(&hit.mark));
             } else {
-                // The requester's own words are somebody else's for whoever speaks next in the session.
+                // For the next sender in the session, the requester's own text is another person's.
                 recalled.untrusted.extend(foreign(&hit.mark).map(str::to_owned));
             }
         }
@@ -397,7 +399,7 @@ pub(crate) fn joined(searches: &[RecallSearch]) -> RecalledContext {
     recalled
 }
 
-/// The origins of an entry's text that is not the owner's or the agent's.
+/// Returns the sources of an entry's text that is not the owner's or the agent's.
 pub(crate) fn foreign(mark: &EntryProvenance) -> impl Iterator<Item = &str> {
     let known = std::iter::once(&mark.origin).chain(&mark.made_from);
     known
@@ -405,7 +407,7 @@ pub(crate) fn foreign(mark: &EntryProvenance) -> impl Iterator<Item = &str> {
         .filter(|origin| crate::taint::is_foreign(origin))
 }
 
-/// Where an untrusted entry came from, all the way back.
+/// Returns all sources of an untrusted entry.
 pub(crate) fn origins(mark: &EntryProvenance) -> Vec<String> {
     let mut all: Vec<String> = foreign(mark).map(str::to_owned).collect();
     if all.is_empty() {
@@ -418,7 +420,7 @@ pub(crate) fn origins(mark: &EntryProvenance) -> Vec<String> {
     all
 }
 
-/// An entry with its mark. Neither can close the element that it stands in.
+/// Returns an entry with its mark. Neither can end the element that contains it.
 pub(crate) fn lines(store: &str, hit: &EntryHit) -> String {
     let text = match &hit.entry.content {
         Value::String(text) => text.clone(),

@@ -1,4 +1,4 @@
-//! After a crash: what the journal says was going on, folded by the same machine that ran it (promise 4).
+//! Recovery after a crash: rebuilds the unfinished work from the journal, with the same state machine that ran it (promise 4).
 //!
 //! Long because it is one fold over every event that a turn writes.
 
@@ -36,24 +36,24 @@ use crate::world_model::{self, SkillPlanResult};
 pub(crate) use lost::{LOST, LossSearchScope, report_owed, report_unknown, settle_lost};
 pub(crate) use spending::{SPENDING, SessionSpending};
 
-/// Forks of forks.
+/// Largest depth of forks of forks.
 const MAX_DEPTH: usize = 64;
 
 pub(crate) const ERASED: &str = "[erased]";
 
-/// The state of a try that somebody else worked on, which was cut off: all that was set aside for it is counted.
+/// State of an interrupted attempt on another host: its whole reservation counts as spent.
 pub(crate) const ASSUMED: &str = "assumed";
 
-/// The state of a run that the session gave, whose tasks' reports are in another chain: what it used.
+/// State of a run whose tasks are reported in another chain: the amount that it used.
 pub(crate) const LENT: &str = "lent";
 
-/// A session as its chain tells it.
+/// A session rebuilt from its chain.
 #[derive(Debug, Default)]
 pub(crate) struct RebuiltSession {
     pub(crate) history: Vec<ModelMessage>,
-    /// Interrupted turns, oldest first; those behind the first have not begun.
+    /// Interrupted turns, oldest first. Only the first one may have begun.
     pub(crate) open: Vec<OpenTurn>,
-    /// What it has spent so far.
+    /// The amount that the session has spent so far.
     pub(crate) spent: BudgetAmount,
     pub(crate) exists: bool,
     /// Which model answers, where a person chose one.
@@ -84,7 +84,7 @@ struct RecoveryFields {
     fork: Option<ForkPoint>,
     #[serde(default)]
     token_usage: u64,
-    /// The report is about a task that this agent did not give.
+    /// The report belongs to a task that this agent did not delegate.
     orphan: Option<bool>,
     state: Option<serde_json::Value>,
     cost_microusd: Option<u64>,
@@ -103,7 +103,7 @@ impl RecoveryFields {
         self.state.as_ref().and_then(serde_json::Value::as_str) == Some(state)
     }
 
-    /// What the event says was spent.
+    /// Returns the amount that the event records as spent.
     fn spent(&self, kind: &str) -> BudgetAmount {
         let tokens = self.input_tokens.saturating_add(self.output_tokens);
         let by_model = BudgetAmount {
@@ -115,7 +115,7 @@ impl RecoveryFields {
         };
         match kind {
             kind::SWARM_REPORTED if self.orphan == Some(true) => BudgetAmount::default(),
-            // Of a try that was cut off: its task's report does not know of it.
+            // The attempt was interrupted, so its task's report does not include it.
             kind::SWARM_TRY if self.is(ASSUMED) || self.is(LENT) => by_model,
             kind::PROVIDER_COMPLETED | kind::PROVIDER_FAILED | kind::SWARM_REPORTED => by_model,
             kind::ACTION_EXECUTED | kind::ACTION_FAILED => BudgetAmount {
@@ -132,7 +132,7 @@ fn fields(event: &RecordedEvent) -> RecoveryFields {
     serde_json::from_str(&event.payload).unwrap_or_default() // silent-ok: a payload of ours always reads; a foreign one counts for nothing
 }
 
-/// The event's content as text.
+/// Returns the event's content as text.
 pub(crate) fn text(event: &RecordedEvent) -> String {
     let bytes = event.content.as_ref().map(|content| content.bytes.clone());
     bytes
@@ -140,7 +140,7 @@ pub(crate) fn text(event: &RecordedEvent) -> String {
         .unwrap_or_else(|| ERASED.to_owned()) // silent-ok: erased content is an ordinary state
 }
 
-/// What the rates' windows still hold of earlier runs.
+/// Restores the rate limits' windows from earlier runs.
 pub(crate) async fn restore_rates(
     scribe: &JournalWriter,
     rates: &CallRateWindow,
@@ -156,7 +156,7 @@ pub(crate) async fn restore_rates(
     scribe.each(scan, |event| rates.restore_call(event.at)).await
 }
 
-/// The row after which the last run's calls stand; `None`: that run ended in order, or there was none.
+/// Returns the row after which the last run's calls begin; `None`: that run ended normally, or there was none.
 pub(crate) async fn unclean_since(scribe: &JournalWriter) -> Result<Option<u64>, JournalError> {
     let Some(last) = scribe.journal().last_row_of(kind::LIFECYCLE).await? else {
         return Ok(None);
@@ -179,7 +179,7 @@ pub(crate) async fn unclean_since(scribe: &JournalWriter) -> Result<Option<u64>,
     Ok(if clean { None } else { Some(ready.unwrap_or(0)) })
 }
 
-/// Folds a session's chain into its conversation and its interrupted turns.
+/// Rebuilds a session's conversation and its interrupted turns from its chain.
 pub(crate) async fn rebuild(
     calls: &CallGovernor,
     session: SessionId,
@@ -187,7 +187,7 @@ pub(crate) async fn rebuild(
     Ok(fold(calls, session, None).await?.end(calls))
 }
 
-/// The same, up to and including event `at`.
+/// Like [`rebuild`], up to and including event `at`.
 pub(crate) async fn rebuild_until(
     calls: &CallGovernor,
     session: SessionId,
@@ -196,14 +196,14 @@ pub(crate) async fn rebuild_until(
     Ok(fold(calls, session, Some(at)).await?.end(calls))
 }
 
-/// A composite tool's inner turn, as the journal has it.
+/// The inner turn of a composite tool, as recorded in the journal.
 pub(crate) struct InnerTurn {
     pub(crate) open: OpenTurn,
     /// The model was asked once more for the skill's result.
     pub(crate) repaired: bool,
 }
 
-/// Folds the events of an inner turn, which answers `first`; `None`: what its model said is erased.
+/// Rebuilds an inner turn whose first message is `first`; `None`: the model's text was erased.
 pub(crate) async fn rebuild_inner(
     calls: &CallGovernor,
     session: SessionId,
@@ -247,16 +247,16 @@ pub(crate) async fn rebuild_inner(
     Ok(open.filter(|_| !erased).map(|open| InnerTurn { open, repaired }))
 }
 
-/// A source's fork, by the first event of the session that it made.
+/// A fork of a source session, from the first event of the forked session.
 struct RecordedFork {
-    /// The turn that goes on there.
+    /// The turn that continues in the fork.
     turn: Option<Uuid>,
     by: Origin,
     keeps_sender: bool,
 }
 
 impl RecordedFork {
-    /// Whose the turn is that goes on.
+    /// Returns the origin of the continued turn.
     fn origin_of_turn(&self, origin: &Origin) -> Origin {
         let origin = origin.clone();
         match self.keeps_sender {
@@ -266,14 +266,14 @@ impl RecordedFork {
     }
 }
 
-/// A forked session begins where its source stood: the sources are folded first, the oldest at the start.
+/// Rebuilds a session. For a forked session, its sources are rebuilt first, beginning with the oldest.
 async fn fold(
     calls: &CallGovernor,
     session: SessionId,
     at: Option<u64>,
 ) -> Result<RecoveryFold, JournalError> {
     let wanted = session;
-    // Each with its last event and, of a source, the fork of it: the turn that goes on, and who forked.
+    // Each part has its last event and, for a source, its fork: the continued turn, and who forked.
     let mut parts: Vec<(SessionId, Option<u64>, Option<RecordedFork>)> = vec![(session, at, None)];
     while let Some((session, _, _)) = parts.last() {
         let first = JournalScan {
@@ -283,7 +283,7 @@ async fn fold(
         };
         let first = calls.scribe.journal().scan(first).await?;
         let Some(first) = first.first() else { break };
-        // silent-ok: a payload of ours always reads; of a foreign one the least role is left
+        // silent-ok: clawk's own payloads are always readable; a foreign one gets the lowest role
         let by = Origin::recorded(serde_json::from_str(&first.payload).unwrap_or_default());
         let first = fields(first);
         let Some(fork) = first.fork else {
@@ -335,14 +335,14 @@ async fn fold(
 struct RecoveryFold {
     history: Vec<ModelMessage>,
     running: Option<OpenTurn>,
-    /// Turns that did not end before another one began, with what they had asked for.
+    /// Turns that had not ended when another one began, with their open calls.
     behind: Vec<(OpenTurn, BTreeMap<String, String>)>,
     waiting: Vec<(MessageId, TurnInput, Origin)>,
-    /// How often messages that wait were taken up, and did not begin.
+    /// How often waiting messages were resumed without beginning.
     resumes: BTreeMap<Uuid, u32>,
-    /// Pictures of the message that is taken next.
+    /// Images of the message that is accepted next.
     attached: Vec<Image>,
-    /// Its frame.
+    /// The frame of the message that is accepted next.
     framed: String,
     calls: BTreeMap<String, String>,
     spent: BudgetAmount,
@@ -351,9 +351,9 @@ struct RecoveryFold {
     model: Option<ModelChoice>,
     /// Results whose text was cut.
     cuts: Vec<Digest>,
-    /// Results that have pictures, by the id of their call.
+    /// Results with images, by call id.
     pictures: Vec<(String, ResultPictures)>,
-    /// Whole results by the ids of their calls.
+    /// Complete results, by call id.
     wholes: Vec<(String, Digest)>,
 }
 
@@ -368,19 +368,19 @@ impl RecoveryFold {
         self.turn_to(found.turn.or(found.message_id));
         let spent = found.spent(&event.kind);
         self.spent = self.spent.plus(spent);
-        // Turns of a session are serial: what is spent while one runs is its own.
+        // The turns of a session run one after the other, so spending during a turn belongs to it.
         if let Some(open) = &mut self.running {
             open.spent = open.spent.plus(spent);
         }
         match event.kind.as_str() {
-            // silent-ok: a payload of ours always reads
+            // silent-ok: clawk's own payloads are always readable
             kind::MESSAGE_ATTACHED => self.attached.extend(image(event)),
             kind::MESSAGE_FRAMED => self.framed = text(event),
             kind::MESSAGE_ACCEPTED => {
                 let images = std::mem::take(&mut self.attached);
                 let frame = std::mem::take(&mut self.framed);
                 if let Some(id) = found.message_id {
-                    // silent-ok: a payload of ours always reads; of a foreign one the least role is left
+                    // silent-ok: clawk's own payloads are always readable; a foreign one gets the lowest role
                     let came = serde_json::from_str(&event.payload).unwrap_or_default();
                     let origin = Origin::recorded(came);
                     let said = TurnInput {
@@ -396,13 +396,13 @@ impl RecoveryFold {
                 self.model = ModelChoice::recorded(found.provider, found.effort.as_deref());
             }
             kind::MESSAGE_TOOLS | kind::CLIENT_CALLED => self.clients(calls, found, event),
-            // Erased: what it stood for is there as it was.
+            // The summary was erased. The messages that it replaced are still there and are used.
             kind::CONTEXT_COMPACTED => {
                 if let Some(replaced) = read::<CompactionContent>(event) {
                     self.compacted(found, &replaced);
                 }
             }
-            // Taken up to wait on for a person, it has not failed.
+            // The turn was resumed to wait for a person. That does not count as a failure.
             kind::MESSAGE_RESUMED if found.waiting => {}
             kind::MESSAGE_RESUMED => self.resumed(found.message_id),
             kind::PROVIDER_COMPLETED => {
@@ -414,7 +414,8 @@ impl RecoveryFold {
                     self.with(calls, found.turn, |open| {
                         open.effects = open.turn.step(Event::Inferred(completion))
                     });
-                    // A task with checkpoints may be interrupted as often as it gets further in between, in an inner turn as well.
+                    // A task with checkpoints may be interrupted any number of times if it makes progress in between, also in an
+                    // inner turn.
                     if let Some(open) = self
                         .running
                         .as_mut()
@@ -449,7 +450,7 @@ impl RecoveryFold {
                     .take_if(|open| Some(open.message.0) == found.message_id)
                 {
                     self.history = open.turn.into_messages();
-                    // What it asked for and did not get is asked for no more, whatever ids a model gives next.
+                    // Calls without a result are not continued, whatever ids the model gives next.
                     self.calls.clear();
                 }
             }
@@ -457,7 +458,7 @@ impl RecoveryFold {
         }
     }
 
-    /// The oldest messages left the context of this turn, and of those after it.
+    /// Removes the oldest messages from the context of this turn and of later turns.
     fn compacted(&mut self, found: RecoveryFields, replaced: &CompactionContent) {
         let instead = compaction::instead(&replaced.text);
         let open = self.running.as_mut();
@@ -468,7 +469,7 @@ impl RecoveryFold {
         }
     }
 
-    /// The client's own tools: those that came with a message, and a call that was handed over.
+    /// Handles events of the client's own tools: tools that came with a message, and a call that was handed to the client.
     fn clients(&mut self, calls: &CallGovernor, found: RecoveryFields, event: &RecordedEvent) {
         let id = found.message_id.map(MessageId);
         let came = self.waiting.iter_mut().find(|(message, ..)| Some(*message) == id);
@@ -482,7 +483,7 @@ impl RecoveryFold {
         }
     }
 
-    /// It was taken up, which alone does not begin it: what it answers may still grow.
+    /// Records that a turn was resumed. That alone does not begin it: its message may still be extended.
     fn resumed(&mut self, id: Option<Uuid>) {
         let Some(id) = id else { return };
         match self.running.as_mut().filter(|open| open.message.0 == id) {
@@ -491,7 +492,7 @@ impl RecoveryFold {
         }
     }
 
-    /// A turn that another one has overtaken goes on.
+    /// Makes this turn the running one, if it continues after another turn began.
     fn turn_to(&mut self, id: Option<Uuid>) {
         let at = self
             .behind
@@ -509,7 +510,7 @@ impl RecoveryFold {
         }
     }
 
-    /// The turn of this message, begun if it has not: messages are answered in the order they came.
+    /// Changes the turn of this message, and begins it if needed. Messages are answered in the order in which they arrived.
     fn with(&mut self, calls: &CallGovernor, id: Option<Uuid>, change: impl FnOnce(&mut OpenTurn)) {
         let Some(id) = id else { return };
         if self.running.as_ref().is_none_or(|open| open.message.0 != id)
@@ -537,7 +538,7 @@ impl RecoveryFold {
         let call = found.request_id.and_then(|request| self.calls.remove(&request));
         let Some(call_id) = call else { return };
         let shown = skill::shown(calls, found.action_id.as_deref().unwrap_or_default());
-        // Of what was erased, nobody knows.
+        // The origin of an erased result is unknown.
         let from_tool = match &outcome {
             Some(Err(error)) => error.may_quote_tool(),
             Some(Ok(_)) | None => true,
@@ -583,7 +584,7 @@ impl RecoveryFold {
         self.joined(calls, &joins, &tool, planned);
     }
 
-    /// A skill that joined the turn: from its call's end on, which alone is enough where a crash cut off what follows it.
+    /// Adds a skill to the turn at the end of its call. This is enough if a crash prevented the events after it.
     fn joined(
         &mut self,
         calls: &CallGovernor,
@@ -608,7 +609,7 @@ impl RecoveryFold {
         });
     }
 
-    /// The same in a record of an earlier version, where the invocation was no call.
+    /// Adds a skill from the record of an earlier version, in which the invocation was not a call.
     fn skill(&mut self, calls: &CallGovernor, found: RecoveryFields, text: String) {
         let (Some(call_id), None) = (found.call_id.clone(), &found.request_id) else {
             return;
@@ -626,7 +627,7 @@ impl RecoveryFold {
         self.joined(calls, &found, &name, None);
     }
 
-    /// The model was asked once more for a skill's result.
+    /// Records that the model was asked once more for a skill's result.
     fn repaired(&mut self, calls: &CallGovernor, found: &RecoveryFields, text: String) {
         self.with(calls, found.turn, |open| {
             for joined in &mut open.skills {
@@ -636,8 +637,8 @@ impl RecoveryFold {
         });
     }
 
-    /// What follows happens in another session: the turn that goes on there answers whoever forked it, with an id of its own and no more
-    /// rights than its message had; what waited waits here.
+    /// Switches to the forked session. The continued turn answers the person who forked, with a new id and no more rights than its
+    /// message had. Waiting messages stay in the source.
     fn fork(&mut self, calls: &CallGovernor, forked: &RecordedFork) {
         self.calls.clear();
         let mut waiting = std::mem::take(&mut self.waiting).into_iter();
@@ -654,7 +655,7 @@ impl RecoveryFold {
                 open.turn.step(Event::Cancelled);
                 self.history = open.turn.into_messages();
             }
-            // It had come and not begun.
+            // The message had arrived but not begun.
             (None, Some(id)) => {
                 self.waiting = waiting
                     .next()
@@ -697,7 +698,7 @@ impl RecoveryFold {
     }
 }
 
-/// The picture that an event tells of.
+/// Returns the image that an event describes.
 fn image(event: &RecordedEvent) -> Option<Image> {
     #[derive(Deserialize)]
     struct Attachment {
@@ -738,7 +739,7 @@ fn begin(
     }
 }
 
-/// A call's end, in the order in which the model asked: what ended before a call ahead of it waits for that one.
+/// Adds a call's end in the order in which the model made the calls. A call that ended early waits for the calls before it.
 fn called(open: &mut OpenTurn, call_id: String, done: Event) {
     match open.effects.last() {
         Some(Effect::Call(next)) if next.id != call_id => {

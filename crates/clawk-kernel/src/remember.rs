@@ -1,5 +1,5 @@
-//! The built-ins of memory: `memory-store`, `memory-query`, `memory-forget`, `context-write`. They are governed like every tool; the
-//! kernel runs them because it has the stores, and knows whose message asks.
+//! The memory built-ins: `memory-store`, `memory-query`, `memory-forget`, `context-write`. They are governed like every tool. The
+//! kernel runs them, because it has the stores and knows the requester.
 
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -31,11 +31,11 @@ use crate::team::STORE;
 use crate::time::Timestamp;
 use crate::vectors;
 
-/// Entries of one answer.
+/// Largest number of entries in one answer.
 const MAX_TOP_K: usize = 50;
-/// Bytes of a context file.
+/// Largest context file, in bytes.
 const MAX_CONTEXT_BYTES: usize = 65_536;
-/// Versions of a context file that are kept.
+/// Folder of a context file's earlier versions.
 pub(crate) const VERSIONS: &str = ".versions";
 
 #[derive(Debug, Deserialize)]
@@ -43,7 +43,7 @@ struct StoreArgs {
     store: String,
     content: Value,
     key: Option<String>,
-    /// Of the store `swarm`: the version that is replaced.
+    /// For the store `swarm`: the version that is replaced.
     version: Option<u64>,
 }
 
@@ -66,7 +66,7 @@ struct WriteArgs {
     content: String,
 }
 
-/// Runs one of them. What is wrong with the question is a result that the model reads.
+/// Runs one of these tools. A fault of the request becomes a result that the model reads.
 pub(crate) async fn run(
     calls: &CallGovernor,
     caller: &CallerContext,
@@ -109,9 +109,9 @@ fn told(text: String, is_error: bool, structured: Option<Value>) -> RunOutcome {
 }
 
 enum MemoryToolFault {
-    /// The model reads it.
+    /// A text for the model.
     Said(String),
-    /// Nothing was done, and asking otherwise would not mend it.
+    /// Nothing was done, and another request would not help.
     Broken(String),
 }
 
@@ -153,7 +153,7 @@ impl MemoryToolCall<'_> {
             .map_err(|error| MemoryToolFault::Said(format!("bad arguments: {error}")))
     }
 
-    /// The store that the members of a run share, where that is meant.
+    /// Runs the request on the store that a run's members share, if it means that store.
     async fn of_swarm(&self) -> Result<Option<RunOutcome>, RunError> {
         let named = self.permit.arguments().get("store").and_then(Value::as_str) == Some(STORE);
         let shared = self.calls.team.as_ref().zip(self.caller.member.as_ref());
@@ -203,7 +203,7 @@ impl MemoryToolCall<'_> {
         Ok(memory::find(&self.calls.memories, name)?)
     }
 
-    /// What is kept is marked by what the context was made of, whatever it says of itself.
+    /// Returns the provenance of a new entry. It is derived from the context, not from the entry's text.
     fn mark(&self) -> EntryProvenance {
         let sources = self.caller.context.sources();
         let requester = self.caller.context.requester.as_ref();
@@ -235,7 +235,7 @@ impl MemoryToolCall<'_> {
             metadata: None,
         };
         let hash = digest(&canonical(&entry));
-        // The same request again finds its entry there.
+        // A repeated request finds its entry under this id.
         let id = format!("{request_id}-0");
         let new = EntryInsertion {
             id,
@@ -244,7 +244,7 @@ impl MemoryToolCall<'_> {
         };
         let untrusted = new.mark.untrusted;
         if untrusted && spec.kind == StoreType::Workspace {
-            // Its entries are files, which file tools read as well.
+            // The store's entries are files, which file tools read, too.
             let text = match &new.entry.content {
                 Value::String(text) => text.clone(),
                 other => other.to_string(),
@@ -307,7 +307,7 @@ impl MemoryToolCall<'_> {
         let place = self.place();
         let mut found = memory.ask(spec, &place, ask).await?;
         if found.hits.is_empty() {
-            // A key, where the store has keys.
+            // The key, if the store has keys.
             let ask = MemorySearch {
                 whose: self.whose(&spec.name),
                 query: StoreQuery::Key(text),
@@ -391,7 +391,7 @@ impl MemoryToolCall<'_> {
         }
     }
 
-    /// Writes one of the Identity's context files; every version is kept beside it.
+    /// Writes one of the Identity's context files. Every version is stored beside it.
     async fn write(&self) -> MemoryToolResult {
         let WriteArgs { file, content } = self.args()?;
         let declared = &self.calls.manifest.identity.context_files;
@@ -446,7 +446,7 @@ impl MemoryToolCall<'_> {
     }
 }
 
-/// What a program reads of an entry that was found.
+/// Returns an entry's data for programs.
 fn facts_of(store: &Store, hit: &EntryHit, used: &str, now: Timestamp) -> Value {
     let mut facts = json!({
         "id": hit.entry.id, "score": hit.entry.score, "used": used, "origin": hit.mark.origin,
@@ -459,7 +459,7 @@ fn facts_of(store: &Store, hit: &EntryHit, used: &str, now: Timestamp) -> Value 
     facts
 }
 
-/// The earlier version goes into `.versions`, then the file is replaced whole. A link is never followed.
+/// Moves the earlier version to `.versions` and replaces the whole file. A symbolic link is never followed.
 fn replace(dir: &Path, file: &str, stamp: &str, bytes: &[u8]) -> std::io::Result<()> {
     let refuse = |why: &str| Err(std::io::Error::other(why.to_owned()));
     let relative = Path::new(file);

@@ -1,8 +1,8 @@
-//! MCP sampling: a server that serves a call asks the agent's model a question of its own (`sampling/createMessage`).
+//! MCP sampling: a server that serves a call asks the agent's model a question (`sampling/createMessage`).
 //!
-//! Off unless the operator allows it for the server. The question is a governed call of the tool `mcp-sampling` in a session of its
-//! own: policies decide on it, the calling session's purse pays, and the trace has it. The server's words are data: the model sees
-//! neither the agent's identity nor its tools, and its answer goes to the server alone.
+//! It is off unless the operator allows it for the server. The question is a governed call of the tool `mcp-sampling` in its own
+//! session: policies decide on it, the calling session's budget pays, and it is in the trace. The server's text is data: the model
+//! sees neither the agent's identity nor its tools, and its answer goes only to the server.
 
 use std::sync::Arc;
 
@@ -29,11 +29,11 @@ use crate::watch::NoticeSender;
 /// The name of sampling in policies and in the trace. A manifest cannot declare a tool of this name, and clawk offers it to
 /// no model or client.
 pub const NAME: &str = "mcp-sampling";
-/// The door of the call.
+/// Entry point of the call.
 const DOOR: &str = "mcp";
-/// Messages of one question.
+/// Largest number of messages in one question.
 const MAX_MESSAGES: usize = 64;
-/// Bytes of one question, the system prompt included.
+/// Largest question including the system prompt, in bytes.
 const MAX_BYTES: usize = 256 << 10;
 
 /// The way of a server's question to a model, for what runs the servers. It does not keep the agent alive.
@@ -48,11 +48,11 @@ pub(crate) fn sampler(sessions: &Arc<SessionServices>) -> SamplingHandler {
     })
 }
 
-/// Puts the question, and waits for the answer.
+/// Sends the question and waits for the answer.
 ///
 /// # Errors
-/// Why there is no answer, in words that the server may read: a policy or a person refused, a budget is used up, the session has
-/// ended, no provider answered.
+/// The reason why there is no answer, in a form that the server may read: a policy or a person refused, a budget is used up, the
+/// session has ended, or no provider answered.
 async fn sample(
     sessions: &Arc<SessionServices>,
     session: SessionId,
@@ -118,12 +118,12 @@ async fn sample(
     serde_json::from_value(answer).map_err(|_| text) // silent-ok: screening changed its shape; the text says so
 }
 
-/// Whether this caller may resolve the tool: only a server's question has such a caller.
+/// Returns whether this caller may use the tool. Only a server's question may.
 pub(crate) fn may(caller: &CallerContext) -> bool {
     caller.door == DOOR
 }
 
-/// Asks the model. The server's words are the whole prompt.
+/// Asks the model. The server's text is the whole prompt.
 pub(crate) async fn run(
     calls: &CallGovernor,
     caller: &CallerContext,
@@ -206,7 +206,7 @@ fn told(text: String, structured: Option<Value>) -> RunOutcome {
     }
 }
 
-/// The tool as the catalog has it.
+/// Returns the tool for the catalogue.
 pub(crate) fn tool() -> Tool {
     let hints = json!({"readOnlyHint": false, "destructiveHint": false, "idempotentHint": false, "openWorldHint": true});
     let text = |about: &str| json!({"type": "string", "description": about});

@@ -1,7 +1,7 @@
-//! Screening: what the policies want looked at in text that comes in and goes out (CKP §5.8), on every door.
+//! Screening of incoming and outgoing text by the policies (CKP §5.8), at every entry point.
 //!
-//! What was taken out of a text is nowhere downstream: not in the journal's contents, notices, questions, errors or prompts.
-//! Events say what was found by kind, place and count, never the text.
+//! Removed text is stored or shown nowhere: not in the journal's contents, notices, approval requests, errors or prompts. Events
+//! record the kind, place and count of findings, never the text.
 
 pub(crate) mod answer;
 
@@ -22,9 +22,9 @@ use crate::watch::NoticeSender;
 /// The model that judges text if a policy says `llm-based` or `hybrid`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JudgeSettings {
-    /// A provider of the manifest; its first one when absent.
+    /// Name of the provider; the manifest's first one if absent.
     pub provider: Option<String>,
-    /// How long one text's judgement may take, milliseconds; past it the text counts as suspect.
+    /// Time limit for judging one text, in milliseconds. After it the text counts as suspect.
     pub timeout_ms: u64,
 }
 
@@ -37,24 +37,26 @@ impl Default for JudgeSettings {
     }
 }
 
-/// What an agent screens, with the secrets that are known here.
+/// The screening of an agent, with the known secrets.
 #[derive(Debug)]
 pub(crate) struct AgentScreening {
     scribe: JournalWriter,
     pub(crate) rules: ScreeningPolicy,
-    /// The Sandbox's `leak_detection`: what leaves a tool is looked through, whatever no policy says.
+    /// The Sandbox's `leak_detection`: results of tools are scanned even if no policy says so.
     boxed: Option<ScanAction>,
     given: ResolvedSecrets,
-    /// The scanner for this generation of the known secrets.
+    /// The scanner for the current generation of known secrets.
     scanner: Mutex<Option<(u64, Scanner)>>,
-    /// The provider that judges.
+    /// Name of the judging provider.
     pub(crate) judge: String,
     pub(crate) timeout_ms: u64,
 }
 
 impl AgentScreening {
+    /// Builds the screening from the policies.
+    ///
     /// # Errors
-    /// The policies ask for something that can't be served, or for a judge that is not there.
+    /// The policies require something that is not available, or a judge that does not exist.
     pub(crate) fn new(
         manifest: &Arc<Manifest>,
         judge: &JudgeSettings,
@@ -82,7 +84,7 @@ impl AgentScreening {
         })
     }
 
-    /// For everything that is known now.
+    /// Returns the scanner for all currently known secrets.
     pub(crate) fn scanner(&self) -> Scanner {
         let generation = self.given.generation();
         let mut kept = self.scanner.lock().unwrap_or_else(PoisonError::into_inner);
@@ -103,25 +105,25 @@ impl AgentScreening {
         }
     }
 
-    /// What is looked for in text that comes in: messages, arguments, entries, what peers say. Values that are known here
-    /// are always looked for and taken out, whatever the policies say.
+    /// Returns the scanner and action for incoming text: messages, arguments, entries, peers' text. Known secrets are always
+    /// removed, whatever the policies say.
     pub(crate) fn entering(&self) -> (Scanner, ScanAction) {
         self.by(self.rules.secrets_in)
     }
 
-    /// The text without the values that are known here.
+    /// Removes known secrets from the text.
     pub(crate) fn without_known(&self, text: &mut String) {
         if let Some((clean, _told)) = self.scanner().without_shapes().redact(text) {
             *text = clean;
         }
     }
 
-    /// What is looked for in answers and memory, and what happens then: values that are known here are always taken out.
+    /// Returns the scanner and action for answers and memory. Known secrets are always removed.
     pub(crate) fn outbound(&self) -> (Scanner, ScanAction) {
         self.by(self.rules.secrets_out)
     }
 
-    /// The same for results and errors of tools, which leave a box.
+    /// Returns the scanner and action for results and errors of tools, which leave a sandbox.
     pub(crate) fn leaving(&self) -> (Scanner, ScanAction) {
         self.by(self.rules.secrets_out.or(self.boxed))
     }
@@ -134,7 +136,7 @@ impl AgentScreening {
     }
 }
 
-/// What the sandboxes ask to be done with secrets that leave them; the strictest word holds for all tools.
+/// Returns the sandboxes' action for secrets in results. The strictest one applies to all tools.
 fn leak_detection(manifest: &Manifest) -> Result<Option<ScanAction>, String> {
     let have = Scanner::shape_count();
     let mut enabled = false;
@@ -151,11 +153,11 @@ fn leak_detection(manifest: &Manifest) -> Result<Option<ScanAction>, String> {
     Ok(enabled.then_some(ScanAction::Redact))
 }
 
-/// Where a text is.
+/// The kind of a screened text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScreenedTextKind {
     Arguments,
-    /// What a model says.
+    /// A model's answer.
     Answer,
     Result,
     Error,
@@ -178,12 +180,12 @@ impl ScreenedTextKind {
     }
 }
 
-/// One screening: where it is recorded, what was found so far.
+/// One screening: where it is recorded, and its findings so far.
 pub(crate) struct ScreeningPass<'a> {
     pub(crate) screens: &'a AgentScreening,
     pub(crate) thread: Thread,
     pub(crate) spot: ScreenedTextKind,
-    /// The tool, the store, the sender: for the record.
+    /// The tool, the store or the sender, for the record.
     pub(crate) subject: &'a str,
     pub(crate) notices: NoticeSender,
     pub(crate) drafts: Vec<Draft>,
@@ -192,9 +194,9 @@ pub(crate) struct ScreeningPass<'a> {
 /// Why a text is refused.
 #[derive(Debug)]
 pub(crate) struct ScreeningRefusal {
-    /// A stable word.
+    /// The reason, as a stable word.
     pub(crate) reason: &'static str,
-    /// For people.
+    /// Description for people.
     pub(crate) detail: String,
 }
 
@@ -225,7 +227,7 @@ impl<'a> ScreeningPass<'a> {
         }
     }
 
-    /// Records secrets that were found.
+    /// Records found secrets.
     pub(crate) async fn secrets(&mut self, tally: &LeakTally, action: &'static str) {
         for (kind, count) in tally.iter() {
             let payload = self.finding(kind, count, "pattern", action);
@@ -235,13 +237,13 @@ impl<'a> ScreeningPass<'a> {
         self.tell(action, tally.iter().map(|(kind, _)| kind)).await;
     }
 
-    /// Records a fault of the input; gives the refusal.
+    /// Records a fault of the input. Returns the refusal.
     pub(crate) fn fault(
         &mut self,
         finding: &clawk_policy::input::Finding,
         scanner: &Scanner,
     ) -> ScreeningRefusal {
-        // A pointer is made of keys, which anybody may have chosen.
+        // A JSON pointer is made of keys, which anybody may have chosen.
         let at: String = format!("{}:{}", finding.pointer, finding.at)
             .chars()
             .take(200)
@@ -294,7 +296,7 @@ impl<'a> ScreeningPass<'a> {
     }
 }
 
-/// The word of an action in the trace.
+/// Returns the action's word in the trace.
 pub(crate) const fn word(action: ScanAction) -> &'static str {
     match action {
         ScanAction::Redact => "redact",
@@ -303,7 +305,7 @@ pub(crate) const fn word(action: ScanAction) -> &'static str {
     }
 }
 
-/// The refusal of a text that holds secrets.
+/// Returns the refusal of a text with secrets.
 pub(crate) fn holds(tally: &LeakTally) -> ScreeningRefusal {
     let kinds: Vec<_> = tally.iter().map(|(kind, _)| kind).collect();
     ScreeningRefusal {

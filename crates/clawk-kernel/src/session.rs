@@ -1,6 +1,6 @@
-//! Sessions: one conversation each, one bounded mailbox each, so that turns are serial by construction.
+//! Sessions: each has one conversation and one bounded mailbox, so that its turns run one after the other.
 //!
-//! Long because a message is screened, framed, made durable and worked on in one order, which is read downward.
+//! Long because a message is screened, framed, made durable and worked on in one order, which is read from top to bottom.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
@@ -40,10 +40,10 @@ use crate::screen::{ScreenedTextKind, ScreeningPass};
 use crate::state::{State, Table};
 use crate::watch::{NoticeSender, Watcher};
 
-/// Bytes of one inbound message.
+/// Longest inbound message, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-/// What opening and working sessions needs.
+/// The dependencies of sessions.
 #[derive(Debug)]
 pub(crate) struct SessionServices {
     pub(crate) turns: TurnServices,
@@ -51,14 +51,14 @@ pub(crate) struct SessionServices {
     pub(crate) table: Arc<Table>,
     pub(crate) life: Arc<AgentLifecycle>,
     pub(crate) scribe: JournalWriter,
-    /// SHA-256 of what `ckp.agent.described` holds.
+    /// SHA-256 of the content of `ckp.agent.described`.
     pub(crate) agent_hash: Digest,
     limits: InboxLimits,
-    /// One permit per turn that runs.
+    /// One permit per running turn.
     seats: Semaphore,
-    /// One permit per message that waits beyond the mailboxes.
+    /// One permit per message that waits outside the mailboxes.
     beyond: Arc<Semaphore>,
-    /// Held while a conversation's session is looked for and opened.
+    /// Locked while a conversation's session is searched and opened.
     pub(crate) looking: tokio::sync::Mutex<()>,
 }
 
@@ -79,7 +79,7 @@ impl SessionServices {
         }
     }
 
-    /// Ends a session: its chain gets its last event, its grants lapse.
+    /// Ends a session: writes its chain's last event and ends its grants.
     pub(crate) async fn end_session(&self, id: SessionId, reason: &str) {
         let Some(state) = self.table.open().remove(&id) else {
             return;
@@ -109,7 +109,7 @@ impl SessionServices {
     }
 }
 
-/// How a session is opened.
+/// The options for opening a session.
 #[derive(Debug)]
 pub(crate) struct SessionOpening {
     pub(crate) id: Option<SessionId>,
@@ -117,17 +117,17 @@ pub(crate) struct SessionOpening {
     pub(crate) provider: String,
     pub(crate) goal: String,
     pub(crate) history: Vec<ModelMessage>,
-    /// Whose purse its own is a slice of; none: the agent's.
+    /// The parent of its budget; `None`: the agent's.
     pub(crate) under: Option<BudgetAccount>,
-    /// What it has spent before.
+    /// The amount that it has spent before.
     pub(crate) spent: BudgetAmount,
     pub(crate) surface: bool,
     pub(crate) peer_messages: Vec<String>,
-    /// Whose turns it has, where it is the session of a task of the swarm.
+    /// The swarm member whose turns it has, if it is the session of a swarm task.
     pub(crate) member: Option<Arc<Member>>,
 }
 
-/// Opens a session, records it (a resumed one has its record already), and starts its worker.
+/// Opens a session, records it (a resumed one is already recorded), and starts its worker.
 pub(crate) async fn open(
     sessions: &Arc<SessionServices>,
     opening: SessionOpening,
@@ -138,7 +138,7 @@ pub(crate) async fn open(
     open_as(sessions, opening, id).await
 }
 
-/// The same under this id, also where the session is a new one.
+/// Opens a session with this id, new or resumed.
 pub(crate) async fn open_as(
     sessions: &Arc<SessionServices>,
     opening: SessionOpening,
@@ -208,9 +208,10 @@ pub(crate) async fn open_as(
     Ok((state, watcher))
 }
 
-/// One session's worker: mail by mail, until the agent stops or nobody needs the session in memory.
+/// The worker of one session: handles its queue until the agent stops or the session leaves memory.
 async fn work(sessions: Arc<SessionServices>, state: Arc<State>) {
-    // INVARIANT: nothing begins behind a turn that the end of the agent has cut off: the record tells turns in their order.
+    // INVARIANT: nothing begins after a turn that the end of the agent has interrupted, because the record holds turns in their
+    // order.
     let closing = &sessions.life.closing;
     loop {
         let mail = tokio::select! {
@@ -227,19 +228,19 @@ async fn work(sessions: Arc<SessionServices>, state: Arc<State>) {
                 continue;
             }
         };
-        // A frozen session keeps its mail; what waits when the agent ends is taken up after the next start.
+        // A frozen session keeps its queue. Messages that wait at the agent's end are resumed after the next start.
         tokio::select! {
             biased;
             () = closing.cancelled() => break,
             () = sessions.calls.brake.thawed(state.id) => {}
         }
-        // So does one whose agent reaches no model.
+        // The same holds for an agent that can't reach any model.
         tokio::select! {
             biased;
             () = closing.cancelled() => break,
             () = sessions.life.recovered() => {}
         }
-        // How many members work at once the swarm says: one that waited for a seat here could wait for who waits for it.
+        // The swarm limits its own concurrency. A member that waited here for a seat could block the caller that waits for it.
         let _seat = match &state.member {
             Some(_) => None,
             None => tokio::select! {
@@ -262,23 +263,23 @@ async fn work(sessions: Arc<SessionServices>, state: Arc<State>) {
                     let said = TurnInput { text, images, frame };
                     drive::turn(&sessions.turns, &state, (id, origin), said, &cancel).await;
                 }
-                // Still open in the inbox: it is taken up after the next start.
+                // The message stays open in the inbox and is resumed after the next start.
                 Err(error) => tracing::error!(%error, message = %id, "a message that waited can't be read"),
             },
             MailboxItem::Resume { open } => drive::resume(&sessions.turns, &state, *open, &cancel).await,
             MailboxItem::Clear { by, done } => {
-                // silent-ok: whoever asked waits no more
+                // silent-ok: the caller no longer waits
                 let _gone = done.send(crate::kernel::commands::clear(&sessions, &state, &by).await);
             }
         }
         state.set_running(false);
         drop(working);
     }
-    // What still waits is not lost: it stays open in the inbox and is answered after the next start.
+    // Waiting messages are not lost: they stay open in the inbox and are answered after the next start.
     state.mailbox.close();
 }
 
-/// The text and the frame of a message that had waited.
+/// Returns the text and the frame of a message that waited in the journal.
 async fn text_of(sessions: &SessionServices, text: MailboxText) -> Result<(String, String), KernelError> {
     match text {
         MailboxText::Here { text, frame } => Ok((text, frame)),
@@ -302,7 +303,7 @@ async fn content_text(sessions: &SessionServices, digest: Digest) -> Result<Stri
     ))
 }
 
-/// Completes when nothing was said for so long that the session may leave memory. One that a surface opened stays.
+/// Completes when the session has been idle long enough to leave memory. A session that a client opened stays.
 async fn idle(sessions: &SessionServices, state: &State) {
     if state.leaves {
         tokio::time::sleep(Duration::from_millis(sessions.limits.idle_ms)).await;
@@ -311,11 +312,11 @@ async fn idle(sessions: &SessionServices, state: &State) {
     }
 }
 
-/// Takes the session out of memory, unless somebody holds it. Its chain goes on with the next message.
+/// Removes the session from memory, unless it is in use. Its chain continues with the next message.
 fn leave(sessions: &SessionServices, state: &Arc<State>) -> bool {
     let mut open = sessions.table.open();
     let own = open.get(&state.id).is_some_and(|known| Arc::ptr_eq(known, state));
-    // The table and this worker hold it; anybody else may still say something.
+    // The table and this worker hold it. Any other holder may still send a message.
     let holders = if own { 2 } else { 1 };
     if Arc::strong_count(state) > holders || !state.mailbox.close_if_empty() {
         return false;
@@ -325,22 +326,22 @@ fn leave(sessions: &SessionServices, state: &Arc<State>) -> bool {
         if let Some(key) = state.door.key() {
             sessions.table.conversations().remove(&key);
         }
-        // While the table is locked: whoever looks for the session next takes it anew.
+        // Done while the table is locked, so that the next caller takes ownership again.
         hosts::release(sessions, state.id);
     }
     true
 }
 
-/// A session, as its surface holds it.
+/// A session's handle for clients.
 #[derive(Debug)]
 pub struct SessionHandle {
     /// Its id.
     pub id: SessionId,
     sessions: Arc<SessionServices>,
     state: Arc<State>,
-    /// By which whoever holds this comes in.
+    /// The entry point of this handle's holder.
     door: EntryPoint,
-    /// Its own surface's.
+    /// The watcher of its own client.
     watcher: Option<Watcher>,
 }
 
@@ -359,7 +360,7 @@ impl SessionHandle {
         })
     }
 
-    /// The same under this id.
+    /// Opens the session with this id.
     pub(crate) async fn open_as(
         sessions: &Arc<SessionServices>,
         opening: SessionOpening,
@@ -375,7 +376,7 @@ impl SessionHandle {
         })
     }
 
-    /// Somebody else comes into a session that is in memory.
+    /// Makes a handle for another client of a loaded session.
     pub(crate) fn join(sessions: &Arc<SessionServices>, state: Arc<State>, door: EntryPoint) -> Self {
         Self {
             id: state.id,
@@ -412,7 +413,8 @@ impl SessionHandle {
     /// Hands in a message. When this returns `Ok`, the message is durable and will end answered or in the dead-letter box.
     ///
     /// # Errors
-    /// It was refused: empty, too long, too many waiting, or the agent does not take work. The refusal is recorded.
+    /// The message was refused: it is empty or too long, too many are waiting, or the agent accepts no work. The refusal is
+    /// recorded.
     pub async fn send(&self, text: impl Into<String>) -> Result<MessageId, KernelError> {
         self.say(
             Origin::from(self.door.clone()),
@@ -421,11 +423,12 @@ impl SessionHandle {
         .await
     }
 
-    /// Hands in a message of the record once more, as its sender's: with the door and the role that are recorded, and never with more
-    /// than this session's holder has. `accepted`: the payload of its `ckp.message.accepted`.
+    /// Sends a recorded message again as its original sender, with the recorded entry point and role, and never with more rights
+    /// than this handle's holder. `accepted`: the payload of its `ckp.message.accepted` event.
     ///
     /// # Errors
-    /// As [`SessionHandle::send`]; the payload is not one of such an event; or the message is a try of a swarm's task, which belongs to its run.
+    /// The errors of [`SessionHandle::send`]; the payload is not valid; or the message is an attempt at a swarm task, which belongs
+    /// to its run.
     pub async fn send_again(
         &self,
         accepted: &str,
@@ -441,45 +444,45 @@ impl SessionHandle {
         self.say(origin, IncomingMessage::from(text.into())).await
     }
 
-    /// The same of somebody else than who opened the session.
+    /// Sends a message of another sender than the session's opener.
     pub(crate) async fn say(&self, origin: Origin, said: IncomingMessage) -> Result<MessageId, KernelError> {
         accept(&self.sessions, &self.state, origin, said).await
     }
 
-    /// The next notice; `None` when the session is over, or was opened without a surface.
+    /// Returns the next notice; `None` when the session has ended, or was opened without a client.
     pub async fn next_notice(&self) -> Option<SessionNotice> {
         self.watcher.as_ref()?.next().await
     }
 
-    /// One more watcher, told what happens from now on.
+    /// Adds a watcher, which gets all further notices.
     #[must_use]
     pub fn watch(&self) -> Watcher {
         self.state.notices.watch(self.sessions.life.over.clone())
     }
 
-    /// The role of the holder of this session.
+    /// Returns the role of this handle's holder.
     #[must_use]
     pub fn role(&self) -> Role {
         self.door.role()
     }
 
-    /// What it has spent so far, with all that it started.
+    /// Returns the amount that the session and everything it started have spent.
     pub(crate) fn spent(&self) -> BudgetAmount {
         self.state.purse.spent()
     }
 
-    /// Cancels the turn that runs; the session goes on.
+    /// Cancels the running turn. The session continues.
     pub fn cancel_turn(&self) {
         self.state.cancel_turn();
     }
 
-    /// Forgets the conversation so far; the trace keeps it.
+    /// Clears the conversation so far. The trace keeps it.
     pub fn clear(&self) {
         self.state.set_history(Vec::new());
     }
 }
 
-/// A message as it may be kept, with its place in the mailbox; or why not.
+/// Checks a message. Returns its storable form and its place in the mailbox, or why it is refused.
 async fn admit<'s>(
     sessions: &SessionServices,
     state: &'s State,
@@ -541,7 +544,7 @@ async fn admit<'s>(
     }
 }
 
-/// Takes a message into a session's mailbox, durably, or refuses it, on the record.
+/// Accepts a message into a session's mailbox durably, or refuses and records it.
 pub(crate) async fn accept(
     sessions: &SessionServices,
     state: &State,
@@ -552,7 +555,7 @@ pub(crate) async fn accept(
     accept_as(sessions, state, id, origin, said).await
 }
 
-/// The same under this id: it names one message for ever.
+/// Accepts a message with this id, which names one message forever.
 pub(crate) async fn accept_as(
     sessions: &SessionServices,
     state: &State,
@@ -567,11 +570,11 @@ pub(crate) async fn accept_as(
     let mut drafts = Vec::new();
     let (place, taken, untrusted) = match admit(sessions, state, &origin, &said, &mut drafts).await {
         Ok(admitted) => admitted,
-        // It comes again: whoever wrote it is told nothing, and nothing has an end yet.
+        // The platform sends the message again, so its sender is not told, and no end is recorded.
         Err(error @ KernelError::Full(_)) if matches!(origin.door, EntryPoint::Channel { .. }) => {
             return Err(error);
         }
-        // Its judge was cut off with the agent: nothing is known of it, and it may be sent again.
+        // The judge was interrupted with the agent. Nothing is known about the message, and it may be sent again.
         Err(_) if sessions.life.stop.is_cancelled() => {
             return Err(KernelError::NotReady(sessions.life.state()));
         }
@@ -628,7 +631,7 @@ pub(crate) async fn accept_as(
     Ok(id)
 }
 
-/// The message's words and the words that it repeats, each screened as what it is: text from outside.
+/// Screens the message's text and the text that it repeats, each as text from outside.
 async fn screen(
     sessions: &SessionServices,
     look: &mut ScreeningPass<'_>,
@@ -648,7 +651,8 @@ async fn screen(
     Ok((text, setting))
 }
 
-/// The record of a message's frame: before the message itself. What it repeats of others is in the session's context from here on.
+/// Returns the event of a message's frame, which comes before the message. The text that it repeats is in the session's context
+/// from here on.
 fn framed(
     sessions: &SessionServices,
     state: &State,
@@ -669,7 +673,7 @@ fn framed(
     Some(draft.content(payload.frame_hash, frame.as_bytes().to_vec()))
 }
 
-/// The record of a message's pictures: before the message itself, each with its bytes.
+/// Returns the events of a message's images, which come before the message, each with its bytes.
 fn attachments<'a>(
     sessions: &SessionServices,
     state: &State,
@@ -690,7 +694,7 @@ fn attachments<'a>(
     images.map(draft).collect()
 }
 
-/// The record of a message that is taken: with the whole door (R39).
+/// Returns the event of an accepted message, with the complete entry point (R39).
 fn accepted(
     sessions: &SessionServices,
     state: &State,

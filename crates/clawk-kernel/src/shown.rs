@@ -1,4 +1,5 @@
-//! Shown, not claimed: what a turn did, by the record and not by the model. A fold of the journal: there is no second log.
+//! The summary of a turn's calls, from the record and not from the model's text. It is computed from the journal; there is no
+//! second log.
 
 mod fold;
 
@@ -49,7 +50,7 @@ pub(crate) async fn of(
     }
 }
 
-/// The record of the last turn of a session that ended.
+/// Returns the summary of a session's last ended turn.
 ///
 /// # Errors
 /// The journal can't be read.
@@ -75,7 +76,7 @@ pub(crate) async fn last(
     }
 }
 
-/// What a turn that is about to end did, by the record so far.
+/// Returns the summary of a turn that is about to end.
 pub(crate) async fn of_turn(
     calls: &CallGovernor,
     run: &RunningTurn<'_>,
@@ -111,7 +112,7 @@ pub(crate) async fn of_turn(
     }
 }
 
-/// Tells whoever watches what the turn's calls came to, and what the judge said.
+/// Sends the summary and the judgement to the session's watchers.
 pub(crate) async fn tell(
     calls: &CallGovernor,
     run: &RunningTurn<'_>,
@@ -119,7 +120,7 @@ pub(crate) async fn tell(
     turn: &Turn,
     judged: Option<&ClaimsJudgement>,
 ) {
-    // A member's answer is its asker's to judge.
+    // The member's asker judges its answer.
     if run.member.is_some() || !run.notices.attached() {
         return;
     }

@@ -1,5 +1,5 @@
-//! Skills (CKP §5.5): what a model is told of them, what they need, and the ceiling that their tools and permissions are while
-//! they run.
+//! Skills (CKP §5.5): their description for a model, their requirements, and the limits for tools and permissions while they are
+//! active.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,26 +20,26 @@ use crate::ports::{ModelMessage, RunError, RunOutcome, ToolOffer};
 use crate::turn::Turn;
 use crate::world_model::{self, SkillFallbackMode, SkillPlanResult};
 
-/// Tools by which a model invokes skills are named `skill-NAME`.
+/// Prefix of the tools by which models invoke skills: `skill-NAME`.
 pub(crate) const PREFIX: &str = "skill-";
-/// Faults of a result that the model is told.
+/// Largest number of a result's faults that the model is told.
 const MAX_FAULTS: usize = 8;
-/// Characters of one of them.
+/// Longest fault, in characters.
 const MAX_FAULT_CHARS: usize = 300;
 
-/// The label that names tools which a skill needs beside its `tools_required`, apart by blanks. Unlike those they need not be
-/// declared: `clawk skill import` writes those here that the agent lacks, and the skill is refused until it has them.
+/// Label with further tools that a skill needs besides its `tools_required`, separated by blanks. They need not be declared: `clawk
+/// skill import` lists missing tools here, and the skill is refused until the agent has them.
 pub const REQUIRES: &str = "requires-tools";
 
-/// What a running skill may do: its tools and its permissions. What a `permissions` block does not ask for, it does not give.
+/// The rights of an active skill: its tools and its permissions. It gets only what its `permissions` block requests.
 #[derive(Debug, Clone)]
 pub(crate) struct SkillCeiling {
     skill: Arc<str>,
     tools: Arc<[String]>,
     permissions: Option<CeilingPermissions>,
-    /// The policy that binds the skill's world model binds the skill.
+    /// The policy of the skill's world model, which applies to the skill.
     policy: Option<Arc<str>>,
-    /// The skill has no plan: what holds instead.
+    /// The fallback that applies because the skill has no plan.
     fallback: Option<SkillFallbackMode>,
 }
 
@@ -47,12 +47,12 @@ pub(crate) struct SkillCeiling {
 struct CeilingPermissions {
     network: bool,
     filesystem: SkillFilesystem,
-    /// A person is asked before anything with effects runs under it.
+    /// Calls with effects need an approval.
     asks: bool,
 }
 
 impl SkillCeiling {
-    /// The ceiling of a skill, and the policy of the world model that it plans with.
+    /// Makes the limits of a skill, with the policy of its world model.
     pub(crate) fn of(skill: &Skill, policy: Option<Arc<str>>) -> Self {
         let permissions = skill.permissions.as_ref().map(|permissions| CeilingPermissions {
             network: permissions.network.unwrap_or(false),
@@ -68,18 +68,18 @@ impl SkillCeiling {
         }
     }
 
-    /// The same after its plan step.
+    /// Returns the limits after the plan step.
     pub(crate) fn planned(mut self, planned: Option<&SkillPlanResult>) -> Self {
         self.fallback = planned.and_then(|planned| planned.fallback);
         self
     }
 
-    /// The policy that calls under it must pass besides.
+    /// Returns the policy that calls of the skill must pass in addition.
     pub(crate) fn policy(&self) -> Option<&str> {
         self.policy.as_deref()
     }
 
-    /// The same ceiling under a composite tool, whose own call a person was asked about.
+    /// Returns the limits for a composite tool whose own call a person has approved.
     pub(crate) fn approved(mut self) -> Self {
         if let Some(permissions) = &mut self.permissions {
             permissions.asks = false;
@@ -87,12 +87,13 @@ impl SkillCeiling {
         self
     }
 
-    /// The tool of this name may run.
+    /// Returns whether the tool with this name may run.
     pub(crate) fn has(&self, tool: &str) -> bool {
         self.tools.iter().any(|own| own == tool)
     }
 
-    /// What the ceiling says of a call: a refusal above it, a question where the skill's `approval_required` wants one.
+    /// Returns the verdict on a call: a refusal beyond the limits, or an approval request if the skill's `approval_required`
+    /// demands it.
     pub(crate) fn judge(
         &self,
         (tool, described): (&CatalogEntry, &DescribedTool),
@@ -100,7 +101,7 @@ impl SkillCeiling {
         workdir: &Path,
         places: Option<&RealLocations>,
     ) -> Verdict {
-        // They read what is there already; an invocation is judged by the tools that its skill needs.
+        // These only read existing data. An invocation is judged by the tools that its skill needs.
         if tool.reads_output || tool.joins.is_some() {
             return Verdict::allow();
         }
@@ -148,7 +149,7 @@ impl SkillCeiling {
         Verdict::deny(format!("the running skill `{}` {reason}", self.skill))
     }
 
-    /// What holds for a call of a skill that has no plan.
+    /// Returns the verdict on a call of a skill without a plan.
     fn unplanned(&self, tool: &CatalogEntry, described: &DescribedTool) -> Verdict {
         let Some(fallback) = self.fallback.filter(|_| !described.read_only()) else {
             return Verdict::allow();
@@ -167,7 +168,7 @@ impl SkillCeiling {
         }
     }
 
-    /// It judges by the places that a call's paths lead to.
+    /// Returns whether the verdict depends on the call's resolved paths.
     pub(crate) fn judges_places(&self) -> bool {
         let held =
             |permissions: CeilingPermissions| permissions.filesystem == SkillFilesystem::WriteWorkspace;
@@ -186,8 +187,7 @@ impl CeilingPermissions {
         match self.filesystem {
             SkillFilesystem::None => false,
             SkillFilesystem::ReadOnly => described.read_only(),
-            // A shell's command can name any path, and nobody knows what an unlabelled tool touches: only the full
-            // permission covers them.
+            // A shell command can name any path, and an unlabelled tool may use any file. Only the full permission covers them.
             SkillFilesystem::WriteWorkspace => {
                 described.names_its_files()
                     && CallPaths::of(arguments, Some(&described.input_schema), workdir, places)
@@ -198,25 +198,25 @@ impl CeilingPermissions {
     }
 }
 
-/// Names for people.
+/// Returns names as text for people.
 fn list(names: &[String]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
     quoted.join(", ")
 }
 
-/// Every tool that a skill needs: its `tools_required`, then those of its label.
+/// Returns every tool that a skill needs: its `tools_required`, then those of its label.
 pub(crate) fn needed(skill: &Skill) -> impl Iterator<Item = String> {
     let label = skill.labels.get(REQUIRES).map(String::as_str).unwrap_or_default();
     let named: Vec<String> = label.split_whitespace().map(str::to_owned).collect();
     skill.tools_required.iter().cloned().chain(named)
 }
 
-/// The name by which a model invokes the skill.
+/// Returns the tool name by which a model invokes the skill.
 pub(crate) fn name_of(skill: &Skill) -> String {
     format!("{PREFIX}{}", skill.name)
 }
 
-/// What it is said to take, for people; none: nothing is said.
+/// Returns the skill's estimates as text; `None`: it has none.
 pub(crate) fn estimated(skill: &Skill) -> Option<String> {
     let SkillEstimates {
         calls,
@@ -249,21 +249,21 @@ pub(crate) fn estimates_of(skill: &Skill) -> Option<SkillEstimates> {
     any.map(|_| found)
 }
 
-/// A skill that runs: from its invocation to the turn's end.
+/// A skill that is active from its invocation to the turn's end.
 #[derive(Debug, Clone)]
 pub(crate) struct RunningSkill {
     pub(crate) skill: Arc<Skill>,
     pub(crate) started_us: u64,
     /// The model was asked once more for its result.
     pub(crate) repaired: bool,
-    /// What its world model foretold.
+    /// The plan of its world model.
     pub(crate) planned: Option<SkillPlanResult>,
     /// Tokens and results of the turn when it began.
     since: Option<(u64, usize)>,
 }
 
 impl RunningSkill {
-    /// From now on.
+    /// Makes a skill that is active from now on.
     pub(crate) fn new(skill: Arc<Skill>, started_us: u64, planned: Option<SkillPlanResult>) -> Self {
         Self {
             skill,
@@ -274,23 +274,23 @@ impl RunningSkill {
         }
     }
 
-    /// The same where the whole turn is the skill's: its first question to the model counts, too.
+    /// Counts from the turn's start, because the whole turn belongs to the skill.
     pub(crate) fn since_the_start(mut self) -> Self {
         self.since = Some((0, 0));
         self
     }
 
-    /// Results of the turn when it began.
+    /// Returns the number of the turn's results when it began.
     pub(crate) fn results_before(&self) -> usize {
         self.since.unwrap_or_default().1
     }
 
-    /// Notes where the turn stands, once.
+    /// Records the turn's counts when the skill begins, once.
     pub(crate) fn begin(&mut self, turn: &Turn) {
         self.since.get_or_insert((turn.usage().total(), results(turn)));
     }
 
-    /// Tokens and calls since then.
+    /// Returns the tokens and calls since then.
     pub(crate) fn took(&self, turn: &Turn) -> (u64, usize) {
         let (tokens, calls) = self.since.unwrap_or_default();
         (
@@ -305,11 +305,11 @@ fn results(turn: &Turn) -> usize {
     turn.messages().iter().filter(is_result).count()
 }
 
-/// The result in a skill's last words, by its `output_schema`: the whole text as JSON, else the last fenced block in it; a text
-/// that holds neither counts as a string.
+/// Parses a skill's result by its `output_schema`: the whole text as JSON, else the last fenced block; a text with neither counts
+/// as a string.
 ///
 /// # Errors
-/// What does not fit, for the model.
+/// What does not match the schema, as text for the model.
 pub(crate) fn result(schema: &Value, text: &str) -> Result<Value, String> {
     let validator = crate::catalog::validator(schema)?;
     let found = json_in(text).unwrap_or_else(|| Value::String(text.to_owned()));
@@ -332,7 +332,7 @@ pub(crate) fn result(schema: &Value, text: &str) -> Result<Value, String> {
     }
 }
 
-/// The JSON that a model's text is, or that its last fenced block holds.
+/// Returns the JSON of a model's text, or of its last fenced block.
 pub(crate) fn json_in(text: &str) -> Option<Value> {
     let parsed = |text: &str| serde_json::from_str::<Value>(text.trim()).ok(); // silent-ok: prose is an ordinary answer
     let fenced = text.rsplit("```").nth(1).map(|block| {
@@ -342,7 +342,7 @@ pub(crate) fn json_in(text: &str) -> Option<Value> {
     parsed(text).or_else(|| fenced.and_then(parsed))
 }
 
-/// How the model is asked once more.
+/// Returns the request to the model to correct its result.
 pub(crate) fn repair(skill: &Skill, fault: &str) -> String {
     let schema = skill.output_schema.clone().unwrap_or_default();
     format!(
@@ -352,8 +352,8 @@ pub(crate) fn repair(skill: &Skill, fault: &str) -> String {
     )
 }
 
-/// A call of `skill-NAME`: its instructions, unless the agent or a skill that runs already lacks one of its tools; and the plan of
-/// its world model, if it names one.
+/// Runs a call of `skill-NAME`: returns its instructions, unless the agent or an active skill lacks one of its tools, and the plan
+/// of its world model if it names one.
 pub(crate) async fn join(
     calls: &CallGovernor,
     caller: &CallerContext,
@@ -411,7 +411,7 @@ pub(crate) async fn join(
     })
 }
 
-/// How much of the end of this call a model reads: instructions are never cut.
+/// Returns how much of the call's end a model reads: instructions are never shortened.
 pub(crate) fn shown(calls: &CallGovernor, tool: &str) -> ResultExcerpt {
     let is_skill = tool.starts_with(PREFIX) && calls.catalog.get(tool).is_none();
     match is_skill && calls.catalog.of_skill(tool).is_some() {
@@ -420,7 +420,7 @@ pub(crate) fn shown(calls: &CallGovernor, tool: &str) -> ResultExcerpt {
     }
 }
 
-/// The question that a skill's `approval_required` asks.
+/// Returns the verdict for a skill's `approval_required`.
 pub(crate) fn asking(skill: &str) -> Verdict {
     Verdict {
         effect: Effect::Ask(Approval::default()),
@@ -429,7 +429,7 @@ pub(crate) fn asking(skill: &str) -> Verdict {
     }
 }
 
-/// The function that a model calls to invoke a skill.
+/// Returns the function that a model calls to invoke a skill.
 pub(crate) fn offer(skill: &Skill) -> ToolOffer {
     ToolOffer {
         name: name_of(skill),
@@ -441,7 +441,7 @@ pub(crate) fn offer(skill: &Skill) -> ToolOffer {
     }
 }
 
-/// What a model is told of a skill before it invokes it: not the instructions.
+/// Returns a skill's description for a model before its invocation, without the instructions.
 pub(crate) fn description(skill: &Skill) -> String {
     let estimated = estimated(skill)
         .map(|said| format!(" It takes {said}."))
@@ -452,7 +452,7 @@ pub(crate) fn description(skill: &Skill) -> String {
     )
 }
 
-/// What the model reads after invoking a skill: its instruction joins the turn.
+/// Returns the text after an invocation: the skill's instructions, which become part of the turn.
 pub(crate) fn instruction(skill: &Skill, arguments: &Map<String, Value>) -> String {
     let result = match &skill.output_schema {
         None => String::new(),

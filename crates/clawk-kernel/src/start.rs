@@ -1,4 +1,4 @@
-//! From parts to READY: what can't be served is refused, what a crash left is taken up.
+//! The start of an agent: refuses what can't be used here, recovers from a crash, becomes READY.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ use crate::tend;
 use crate::turn::{Effect, TurnOutcome};
 use crate::world_model;
 
-/// How long the session of a task that has ended is waited for, if another host has it.
+/// Time limit for another host to release the session of an ended task.
 const FETCHED: Duration = Duration::from_secs(30);
 
 /// Starts an agent; see [`crate::Kernel::start`].
@@ -71,7 +71,7 @@ pub(crate) async fn start(parts: AgentDependencies) -> Result<Arc<Agent>, StartE
         .scribe
         .submit(vec![agent.scribe.entry(&agent.life.root, &draft)])?;
     agent_facts(&agent, facts)?;
-    // Where hosts share the agent, each session of a lost one is taken up by itself, whenever it is found.
+    // If hosts share the agent, each session of a lost host is taken over separately, when it is found.
     let hosts = calls.hosts.clone();
     let unclean = match &hosts {
         None => recover::unclean_since(scribe).await?,
@@ -112,7 +112,7 @@ pub(crate) async fn start(parts: AgentDependencies) -> Result<Arc<Agent>, StartE
     Ok(agent)
 }
 
-/// Settles what the last run left open, behind this row: inferences without a known cost, calls without a known outcome.
+/// Settles what the last run left open after this row: model requests without a known cost, calls without a known outcome.
 async fn settle_before(agent: &Arc<Agent>, row: u64) -> Result<(), StartError> {
     let (calls, scribe) = (&*agent.calls, &agent.scribe);
     let lost = recover::settle_lost(scribe, LossSearchScope::Behind(row)).await?;
@@ -136,7 +136,7 @@ async fn settle_before(agent: &Arc<Agent>, row: u64) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Folds what was spent, rates, grants and questions out of the record.
+/// Restores spending, rate windows, grants and approval requests from the record.
 async fn fold(calls: &CallGovernor, hosts: Option<&PeerHosts>) -> Result<(), StartError> {
     let scribe = &calls.models.scribe;
     let (month, _) = scribe.now().month();
@@ -154,7 +154,7 @@ async fn fold(calls: &CallGovernor, hosts: Option<&PeerHosts>) -> Result<(), Sta
     Ok(())
 }
 
-/// What a replay needs of the agent, without the values that are known here: a manifest or a context file may quote one.
+/// Returns the agent's description for a replay, without known secrets, which a manifest or a context file may quote.
 fn facts(
     manifest: &Manifest,
     options: &Options,
@@ -171,7 +171,7 @@ fn facts(
     canonical(&value)
 }
 
-/// Tells the record what a replay needs of the agent.
+/// Records the agent's description for a replay.
 fn agent_facts(agent: &Agent, facts: Vec<u8>) -> Result<(), StartError> {
     let agent_hash = agent.sessions.agent_hash;
     let payload = AgentDescribed {
@@ -185,7 +185,7 @@ fn agent_facts(agent: &Agent, facts: Vec<u8>) -> Result<(), StartError> {
     carp::facts(&agent.calls.carp)
 }
 
-/// Everything that keeps this agent from starting here, at once.
+/// Returns all reasons why this agent can't start here.
 fn check(parts: &AgentDependencies) -> Result<(), StartError> {
     let mut unserved = BudgetTree::faults(&parts.manifest, &parts.options.budgets);
     unserved.extend(world_model::faults(&parts.manifest));
@@ -216,7 +216,7 @@ fn check(parts: &AgentDependencies) -> Result<(), StartError> {
     }
 }
 
-/// The parts, put together from below; and what a replay needs of the agent.
+/// Builds the agent's services from the bottom up, and its description for a replay.
 async fn assemble(parts: AgentDependencies) -> Result<(Agent, Vec<u8>), StartError> {
     let AgentDependencies {
         manifest,
@@ -239,7 +239,7 @@ async fn assemble(parts: AgentDependencies) -> Result<(Agent, Vec<u8>), StartErr
     let screens =
         AgentScreening::new(&manifest, &options.judge, secrets, scribe.clone()).map_err(unserved)?;
     judged(&manifest, &options).map_err(unserved)?;
-    // Its latest answers may be asked for again: to ask the journal once too often costs less than to look through it here.
+    // The latest answers may be requested again. Asking the journal once too often is cheaper than reading it here.
     let before = journal.sessions(1).await?.first().map(|session| session.last);
     let facts = facts(&manifest, &options, &carp.config, &screens);
     let catalog = ToolCatalog::new(&manifest, &options, &engine, &*runner).await;
@@ -286,7 +286,7 @@ async fn assemble(parts: AgentDependencies) -> Result<(Agent, Vec<u8>), StartErr
     Ok((above(Arc::new(calls), memories, digest(&facts), limits), facts))
 }
 
-/// The judge of claims is a provider of the manifest.
+/// Checks that the judge of claims is a provider of the manifest.
 fn judged(manifest: &Manifest, options: &Options) -> Result<(), String> {
     match &options.claims {
         Some(claims) if manifest.provider(&claims.judge).is_none() => Err(format!(
@@ -297,7 +297,7 @@ fn judged(manifest: &Manifest, options: &Options) -> Result<(), String> {
     }
 }
 
-/// The manifest's swarm; none in a replay.
+/// Builds the manifest's swarm; `None` in a replay.
 fn team(
     manifest: &Manifest,
     options: &Options,
@@ -315,7 +315,7 @@ fn team(
     }))
 }
 
-/// What the path of a call needs, of what is below it and of what is its own.
+/// Builds the governor of calls.
 fn calls(
     (classifier, life, dedup, memories): (
         InjectionClassifier,
@@ -364,7 +364,7 @@ fn calls(
     }
 }
 
-/// Digests of the context files as the record has them of this run.
+/// Returns the digests of the context files that this run has recorded.
 fn context_at_start(manifest: &Manifest) -> ContextFileDigests {
     let texts = prompt::texts(manifest, &manifest.identity);
     let files = manifest.identity.context_files.values();
@@ -372,7 +372,7 @@ fn context_at_start(manifest: &Manifest) -> ContextFileDigests {
     files.map(of).collect()
 }
 
-/// What calls, and what has those that call.
+/// Builds the services above the governor.
 fn above(
     calls: Arc<CallGovernor>,
     memories: Arc<MemoryServices>,
@@ -410,7 +410,7 @@ fn above(
     }
 }
 
-/// Turns that will be taken up again, and whose composite calls go on where checkpoints are kept.
+/// Returns the turns that will be resumed. Their composite calls continue if checkpoints are kept.
 pub(crate) async fn open_turns(
     manifest: &Manifest,
     scribe: &JournalWriter,
@@ -422,8 +422,8 @@ pub(crate) async fn open_turns(
     Ok(open.into_iter().map(|open| open.message.0).collect())
 }
 
-/// Who comes in by a session that goes on by itself: the door of the message that is answered first. Each turn has the
-/// rights of its own message.
+/// Returns the entry point for a session that continues by itself: that of the first message to answer. Each turn has the rights of
+/// its own message.
 fn opened_by(rebuilt: &RebuiltSession) -> EntryPoint {
     let first = rebuilt.open.first();
     first.map_or(
@@ -434,7 +434,7 @@ fn opened_by(rebuilt: &RebuiltSession) -> EntryPoint {
     )
 }
 
-/// Takes up the turns that a crash or a stop interrupted, in these sessions or in all; those of tasks go on with their tasks.
+/// Resumes the turns that a crash or a stop interrupted, in these sessions or in all. Turns of tasks continue with their tasks.
 pub(crate) async fn resume_open(
     sessions: &Arc<SessionServices>,
     busy: &[SessionId],
@@ -443,7 +443,7 @@ pub(crate) async fn resume_open(
     let mut seen: Vec<SessionId> = busy.to_vec();
     for open in sessions.scribe.journal().open_messages().await? {
         let left_out = only.is_some_and(|only| !only.contains(&open.session));
-        // One that came since is at work already.
+        // A session that was opened since is already working.
         if left_out
             || seen.contains(&open.session)
             || (only.is_some() && sessions.table.get(open.session).is_some())
@@ -452,7 +452,7 @@ pub(crate) async fn resume_open(
         }
         seen.push(open.session);
         let rebuilt = recover::rebuild(&sessions.calls, open.session).await?;
-        // Whoever coordinates the swarm goes on with its tasks, and ends the turns of those that have ended.
+        // The swarm's coordinator continues its tasks and ends the turns of ended tasks.
         if only.is_some() && of_task(&rebuilt) && has_home(sessions) {
             continue;
         }
@@ -470,7 +470,7 @@ fn has_home(sessions: &SessionServices) -> bool {
     team.is_some_and(|team| team.home().is_some())
 }
 
-/// Ends the turns of tasks that have ended, where hosts share the agent. `busy`: the sessions of tasks that go on.
+/// Ends the turns of ended tasks, if hosts share the agent. `busy`: the sessions of tasks that continue.
 pub(crate) async fn end_tasks(sessions: &Arc<SessionServices>, busy: &[SessionId]) -> Result<(), StartError> {
     let mut seen: Vec<SessionId> = busy.to_vec();
     for open in sessions.scribe.journal().open_messages().await? {
@@ -485,7 +485,7 @@ pub(crate) async fn end_tasks(sessions: &Arc<SessionServices>, busy: &[SessionId
     Ok(())
 }
 
-/// Ends the turn of a task that has ended, in this session, unless it is open here.
+/// Ends the turn of an ended task in this session, unless it is open here.
 pub(crate) async fn end_task(sessions: &Arc<SessionServices>, session: SessionId) -> Result<(), StartError> {
     let fetched = hosts::fetch(sessions, session);
     match tokio::time::timeout(FETCHED, fetched).await {
@@ -505,7 +505,7 @@ pub(crate) async fn end_task(sessions: &Arc<SessionServices>, session: SessionId
     begin_again(sessions, session, rebuilt).await
 }
 
-/// Opens a session again, and goes on with its turns.
+/// Opens a session again and continues its turns.
 async fn begin_again(
     sessions: &Arc<SessionServices>,
     session: SessionId,
@@ -528,7 +528,7 @@ async fn begin_again(
         .map_err(|error| StartError::Unserved(vec![error.to_string()]))?;
     state.set_model(rebuilt.model);
     for mut turn in rebuilt.open {
-        // The task of a member has ended: its turn has no rights of its own.
+        // The member's task has ended, so its turn has no rights of its own.
         if matches!(turn.origin.door, EntryPoint::Peer { .. }) {
             turn.effects = vec![Effect::Done(TurnOutcome::Failed("its task has ended".to_owned()))];
         }

@@ -1,4 +1,4 @@
-//! Sessions that are open: what each of them holds, and the table in which they are found.
+//! Open sessions: the state of each, and the table that finds them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use crate::ports::{ConversationKey, ModelMessage};
 use crate::purse::BudgetAccount;
 use crate::watch::NoticeSender;
 
-/// A session's inside.
+/// The state of one session.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) id: SessionId,
@@ -29,20 +29,20 @@ pub(crate) struct State {
     pub(crate) purse: BudgetAccount,
     pub(crate) started_us: u64,
     pub(crate) peer_messages: Vec<String>,
-    /// Whose turns it has, where it is the session of a task of the swarm.
+    /// The swarm member whose turns it has, if it is the session of a swarm task.
     pub(crate) member: Option<Arc<Member>>,
     pub(crate) mailbox: Mailbox,
-    /// Messages of a channel come in one at a time.
+    /// Locked while a channel's message arrives, so that messages arrive one at a time.
     pub(crate) arriving: tokio::sync::Mutex<()>,
-    /// Opened without a surface: it leaves memory when nothing is said.
+    /// Opened without a client: the session leaves memory when it is idle.
     pub(crate) leaves: bool,
     pub(crate) history: Mutex<Vec<ModelMessage>>,
     pub(crate) turn: Mutex<CancellationToken>,
-    /// A turn runs.
+    /// `true` while a turn runs.
     pub(crate) running: AtomicBool,
-    /// The door of whoever's message the turn answers that runs, or ran last.
+    /// Entry point of the message of the running or last turn.
     pub(crate) asker: Mutex<Option<EntryPoint>>,
-    /// Origins of untrusted text that its turns recalled or read in files; `None`: not looked up since it is in memory.
+    /// Sources of untrusted text that its turns recalled or read from files; `None`: not looked up yet.
     pub(crate) labels: Mutex<Option<BTreeSet<String>>>,
     /// Which model answers, where a person chose one.
     pub(crate) model: Mutex<Option<ModelChoice>>,
@@ -95,14 +95,14 @@ impl State {
         *lock(&self.context) = Some(known);
     }
 
-    /// More of them, of what the session's calls read.
+    /// Adds sources of text that the session's calls read.
     pub(crate) fn add_labels(&self, more: BTreeSet<String>) {
         if let Some(labels) = lock(&self.labels).as_mut() {
             labels.extend(more);
         }
     }
 
-    /// A fresh token for the turn that begins.
+    /// Returns a new cancellation token for a turn that begins.
     pub(crate) fn begin_turn(&self, stop: &CancellationToken) -> CancellationToken {
         let token = stop.child_token();
         *lock(&self.turn) = token.clone();
@@ -122,16 +122,15 @@ impl State {
     }
 }
 
-/// The sessions that are open.
+/// The table of open sessions.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// The agent's own purse.
+    /// The agent's own budget.
     root: BudgetAccount,
     open: Mutex<BTreeMap<SessionId, Arc<State>>>,
-    /// Those that are a channel's conversation.
+    /// Sessions of channel conversations.
     conversations: Mutex<HashMap<ConversationKey, SessionId>>,
-    /// Sessions that gave runs which have not ended, each with its purse and those runs: whoever opens such a session again goes on
-    /// with the same purse.
+    /// Sessions with open runs, each with its budget and those runs. A session that is opened again uses the same budget.
     givers: Mutex<HashMap<SessionId, (BudgetAccount, BTreeSet<RequestId>)>>,
 }
 
@@ -157,14 +156,14 @@ impl Table {
         lock(&self.conversations)
     }
 
-    /// A session's purse; the agent's own where no such session is open.
+    /// Returns a session's budget; the agent's own if the session is not open.
     pub(crate) fn purse_of(&self, session: SessionId) -> BudgetAccount {
         let open = self.open().get(&session).map(|state| state.purse.clone());
         open.unwrap_or_else(|| self.root.clone())
     }
 
-    /// The purse of the session that gave this run. `closed` makes that of a session that is not open; without it, the agent's own
-    /// pays.
+    /// Returns the budget of the session that gave this run. `closed` makes the budget of a session that is not open; without it,
+    /// the agent's own pays.
     pub(crate) fn giver(
         &self,
         session: SessionId,
@@ -184,12 +183,12 @@ impl Table {
         purse
     }
 
-    /// The purse of a session that gave a run which has not ended.
+    /// Returns the budget of a session with an open run.
     pub(crate) fn kept_purse(&self, session: SessionId) -> Option<BudgetAccount> {
         lock(&self.givers).get(&session).map(|(purse, _)| purse.clone())
     }
 
-    /// The run has ended.
+    /// Removes a run that has ended.
     pub(crate) fn forget_run(&self, run: &RequestId) {
         lock(&self.givers).retain(|_, (_, runs)| {
             runs.remove(run);
@@ -197,13 +196,13 @@ impl Table {
         });
     }
 
-    /// What who opened a session may do; nothing where no such session is open.
+    /// Returns the role of the session's opener; the lowest role if the session is not open.
     pub(crate) fn role_of(&self, session: SessionId) -> Role {
         let open = self.open().get(&session).map(|state| state.door.role());
         open.unwrap_or(Role::Viewer)
     }
 
-    /// The session is a peer's: the swarm's bus, or a member.
+    /// Returns whether the session belongs to a peer: the swarm's bus, or a member.
     pub(crate) fn is_peers(&self, session: SessionId) -> bool {
         let open = self.open();
         let state = open.get(&session);

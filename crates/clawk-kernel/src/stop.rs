@@ -1,5 +1,5 @@
-//! The emergency stop: what an operator has stopped, for the whole agent or one session, and how far. It takes effect on
-//! what runs at once, refuses what is new, survives restarts, and only an admin lifts it.
+//! The emergency stop: an operator stops the whole agent or one session, at one of several levels. It ends running work at once,
+//! refuses new work, survives restarts, and only an admin lifts it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,14 +24,14 @@ use crate::time::Clock;
 pub enum Level {
     /// Stops every tool that reaches the network, and every command line, because its reach is unknown.
     NoNetwork,
-    /// No tool at all.
+    /// Stops every tool.
     NoTools,
-    /// No tool and no model: turns wait where they are, messages are kept.
+    /// Stops every tool and model. Turns wait where they are, and messages are kept.
     Frozen,
 }
 
 impl Level {
-    /// The word for it.
+    /// Returns the level's word.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -51,19 +51,19 @@ impl Level {
 /// A stop in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ActiveStop {
-    /// How far.
+    /// Level of the stop.
     pub level: Level,
-    /// The session; `None`: the whole agent.
+    /// Id of the stopped session; `None`: the whole agent.
     pub session: Option<SessionId>,
-    /// Who.
+    /// The person who stopped it.
     pub by: String,
-    /// Why, in their words.
+    /// The person's reason.
     pub reason: Option<String>,
-    /// Since when, RFC 3339.
+    /// Time of the stop, RFC 3339.
     pub at: String,
 }
 
-/// What runs and can be stopped.
+/// Running work that a stop can end.
 #[derive(Debug)]
 struct StoppableWork {
     session: SessionId,
@@ -78,20 +78,20 @@ struct EmergencyStopState {
     next: u64,
 }
 
-/// The brake of one agent.
+/// The emergency stop of one agent.
 #[derive(Debug)]
 pub(crate) struct EmergencyStop {
     inner: Mutex<EmergencyStopState>,
-    /// Counts changes, for who waits.
+    /// Counts changes, for waiting tasks.
     changed: watch::Sender<u64>,
 }
 
-/// Something that runs under the brake; it leaves when dropped.
+/// Work under the emergency stop. It is removed when this guard is dropped.
 #[derive(Debug)]
 pub(crate) struct StopGuard<'a> {
     brake: &'a EmergencyStop,
     key: u64,
-    /// Cancelled by its caller, and by a stop.
+    /// Cancelled by its caller or by a stop.
     pub(crate) cancel: CancellationToken,
 }
 
@@ -115,12 +115,12 @@ impl EmergencyStop {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All stops in force, the whole agent's first.
+    /// Returns all stops in force, the whole agent's first.
     pub(crate) fn stops(&self) -> Vec<ActiveStop> {
         self.lock().stops.values().cloned().collect()
     }
 
-    /// The furthest stop that holds for a session.
+    /// Returns the highest stop that applies to a session.
     fn over(inner: &EmergencyStopState, session: SessionId) -> Option<&ActiveStop> {
         [None, Some(session)]
             .iter()
@@ -128,7 +128,7 @@ impl EmergencyStop {
             .max_by_key(|stop| stop.level)
     }
 
-    /// Takes something under the brake, or says by which stop it may not run. One lock: nothing starts beside a stop.
+    /// Registers work, or returns the stop that forbids it. Both happen under one lock, so that nothing starts during a stop.
     pub(crate) fn hold(
         &self,
         session: SessionId,
@@ -157,7 +157,7 @@ impl EmergencyStop {
         })
     }
 
-    /// The stop by which something of this kind may not run now.
+    /// Returns the stop that now forbids work of this kind.
     pub(crate) fn against(&self, session: SessionId, stopped_by: Level) -> Option<ActiveStop> {
         let inner = self.lock();
         Self::over(&inner, session)
@@ -195,7 +195,7 @@ impl EmergencyStop {
     }
 }
 
-/// The refusal of a call.
+/// Returns the error of a refused call.
 pub(crate) fn refused(tool: &str, stop: &ActiveStop) -> CallError {
     let what = match stop.session {
         None => "the agent",
@@ -217,7 +217,7 @@ pub(crate) fn refused(tool: &str, stop: &ActiveStop) -> CallError {
     }
 }
 
-/// Stops, at once and durably. What can't be recorded holds all the same, until this process ends, and is said.
+/// Stops at once and durably. If it can't be recorded, the stop holds until this process ends, and an error is returned.
 pub(crate) async fn engage(
     (brake, scribe, root): (&EmergencyStop, &JournalWriter, &Thread),
     session: Option<SessionId>,
@@ -254,8 +254,9 @@ fn draft(scribe: &JournalWriter, thread: &Thread, stop: &ActiveStop, channel: &s
     scribe.entry(thread, &payload).words(words)
 }
 
-/// Lifts a stop. It is recorded first, so a lift that can't be recorded does not happen. Returns `false` if `by` is no admin, or if nothing
-/// is stopped. With `shared`, the brake is left alone: other hosts may stop the agent at the same time, so the caller reads the record.
+/// Lifts a stop. The lift is recorded first; if that fails, the stop stays. Returns `false` if `by` is not an admin, or if nothing
+/// is stopped. With `shared`, the stop in memory is not changed: other hosts may stop the agent concurrently, so the caller reads
+/// the record.
 pub(crate) async fn lift(
     (brake, scribe, root): (&EmergencyStop, &JournalWriter, &Thread),
     session: Option<SessionId>,
@@ -288,7 +289,7 @@ struct StopEventFields {
     session: Option<Uuid>,
 }
 
-/// A stop that some host engaged or lifted, as the record has it.
+/// Applies a recorded stop or lift of any host.
 pub(crate) fn follow(brake: &EmergencyStop, event: &RecordedEvent) {
     let (session, stop) = read(event);
     match stop {
@@ -302,7 +303,7 @@ pub(crate) fn follow(brake: &EmergencyStop, event: &RecordedEvent) {
     }
 }
 
-/// This host alone stops by itself: it may not govern as the others do.
+/// Stops only this host, which can't govern like the others.
 pub(crate) fn freeze(brake: &EmergencyStop, reason: &str, at: crate::time::Timestamp) {
     brake.engage(ActiveStop {
         level: Level::Frozen,
@@ -313,9 +314,9 @@ pub(crate) fn freeze(brake: &EmergencyStop, reason: &str, at: crate::time::Times
     });
 }
 
-/// What an event stops or lifts (`None`).
+/// Reads an event: the session, and the stop, or `None` for a lift.
 fn read(event: &RecordedEvent) -> (Option<SessionId>, Option<ActiveStop>) {
-    // What can't be read as ours still stops: the furthest, for all.
+    // An unreadable event still stops: at the highest level, for the whole agent.
     let found: StopEventFields = serde_json::from_str(&event.payload_with_words()).unwrap_or_default();
     let session = found.session.map(SessionId);
     if event.kind == kind::STOP_LIFTED {
@@ -335,10 +336,10 @@ fn read(event: &RecordedEvent) -> (Option<SessionId>, Option<ActiveStop>) {
     (session, Some(stop))
 }
 
-/// The stops that a journal says are in force.
+/// Returns the stops in force by a journal.
 ///
 /// # Errors
-/// It can't be read.
+/// The journal can't be read.
 async fn fold(journal: &dyn Journal) -> Result<BTreeMap<Option<SessionId>, ActiveStop>, JournalError> {
     const PAGE: usize = 1000;
     let mut stops = BTreeMap::new();
@@ -363,7 +364,7 @@ async fn fold(journal: &dyn Journal) -> Result<BTreeMap<Option<SessionId>, Activ
     }
 }
 
-/// Puts into force what was in force when the last run ended.
+/// Restores the stops that were in force at the end of the last run.
 pub(crate) async fn restore(brake: &EmergencyStop, scribe: &JournalWriter) -> Result<(), JournalError> {
     let stops = fold(&**scribe.journal()).await?;
     for stop in stops.into_values() {
@@ -378,24 +379,24 @@ pub(crate) async fn restore(brake: &EmergencyStop, scribe: &JournalWriter) -> Re
 pub enum StopOrder {
     /// Stop the next start.
     Engage {
-        /// How far.
+        /// Level of the stop.
         level: Level,
-        /// The session; `None`: the whole agent.
+        /// Id of the session; `None`: the whole agent.
         session: Option<SessionId>,
-        /// Why.
+        /// The reason.
         reason: Option<String>,
     },
-    /// Let the next start work.
+    /// Allow the next start to work.
     Lift {
-        /// What was stopped.
+        /// Id of the session; `None`: the whole agent.
         session: Option<SessionId>,
     },
 }
 
-/// Writes an order into the journal of an agent that does not run; returns the stops then in force.
+/// Writes an order into the journal of an agent that is not running. Returns the stops then in force.
 ///
 /// # Errors
-/// The journal can't be read or written; nothing changed.
+/// The journal can't be read or written. Nothing was changed.
 pub async fn offline(
     journal: Arc<dyn Journal>,
     clock: Arc<dyn Clock>,

@@ -1,5 +1,5 @@
-//! The swarm at work in this process (CKP §9.3.3): the coordinator's effects are performed, one after the other. A try is a turn
-//! of a session of its own, which knows whose it is and what it may do.
+//! The swarm in this process (CKP §9.3.3): performs the coordinator's effects one after the other. An attempt at a task is a turn
+//! in its own session, which knows its task and its rights.
 
 mod elsewhere;
 mod lead;
@@ -50,10 +50,10 @@ use tries::RunningTry;
 pub use wire::UNPROVEN;
 pub(crate) use wire::{broadcast, discover, proven, report, view, view_here};
 
-/// Tokens of a prompt of ordinary size and of its answer, by which prices are compared.
+/// Tokens of a typical prompt and answer, used to compare prices.
 const ORDINARY: (u64, u64) = (2000, 500);
 
-/// What the swarm's operations need.
+/// Dependencies of the swarm's operations.
 #[derive(Debug)]
 pub(crate) struct SwarmServices {
     pub(crate) sessions: Arc<SessionServices>,
@@ -62,22 +62,22 @@ pub(crate) struct SwarmServices {
     pub(crate) scribe: JournalWriter,
     identities: BTreeMap<String, Arc<Identity>>,
     elsewhere: Option<Arc<dyn RemoteWorkers>>,
-    /// What report tokens are made of: this host's, or the one of all hosts, once this one coordinates.
+    /// Key of report tokens: this host's own, or the one that all hosts share once this host coordinates.
     token_key: OnceLock<TokenKey>,
     own_key: TokenKey,
     signer: Option<Arc<TraceSigner>>,
-    /// Tries that others work on.
+    /// Attempts that run elsewhere.
     sent: Mutex<elsewhere::SentTries>,
     tries: Mutex<HashMap<TaskId, RunningTry>>,
-    /// What pays for each run.
+    /// The budget of each run.
     purses: Mutex<HashMap<TaskId, BudgetAccount>>,
-    /// What pays for each of its tasks.
+    /// The budgets of each run's tasks.
     slices: Mutex<slices::TaskSlices>,
-    /// Sessions of a run that may still be told something.
+    /// Sessions of a run that may still receive a message.
     kept: Mutex<HashMap<TaskId, Vec<SessionId>>>,
-    /// What members had been told when their tries began that go on after a restart.
+    /// Broadcasts that members had received when their attempts began, for attempts that continue after a restart.
     told: Mutex<HashMap<TaskId, Vec<String>>>,
-    /// Sessions of tries that began while another host coordinated.
+    /// Sessions of attempts that began while another host coordinated.
     moved: Mutex<HashSet<SessionId>>,
 }
 
@@ -85,29 +85,29 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Everything that is known of a swarm now.
+/// The current state of a swarm.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SwarmView {
-    /// Its name.
+    /// Name of the swarm.
     pub swarm: String,
-    /// Who talks to whom.
+    /// The topology, which determines who may talk to whom.
     pub topology: String,
-    /// Its members, in seat order.
+    /// Members in seat order.
     pub members: Vec<Seated>,
-    /// Tries that run.
+    /// Number of running attempts.
     pub running: usize,
-    /// Tasks that wait.
+    /// Number of waiting tasks.
     pub waiting: usize,
     /// Runs that have not ended.
     pub runs: Vec<RunState>,
-    /// Who is in it.
+    /// Nodes of the topology.
     pub nodes: Vec<Node>,
-    /// How they stand to each other.
+    /// Edges of the topology.
     pub edges: Vec<SwarmEdge>,
 }
 
 impl SwarmView {
-    /// Makes the view from the state of a coordinator.
+    /// Makes the view from a coordinator's state.
     #[must_use]
     pub fn of(coord: &SwarmCoordinator) -> Self {
         let (nodes, edges) = coord.graph();
@@ -125,10 +125,10 @@ impl SwarmView {
     }
 }
 
-/// The swarm of a manifest as it works here.
+/// Plans the manifest's swarm for this host.
 ///
 /// # Errors
-/// It can't be: for example it has two heads.
+/// The swarm is not valid, for example because it has two heads.
 pub(crate) fn plan(
     manifest: &Manifest,
     options: &SwarmOptions,
@@ -151,7 +151,8 @@ pub(crate) fn plan(
     Ok(Some(plan))
 }
 
-/// Whom a member asks: its own provider; without one the Claw's first, or where cost counts the cheapest whose price is known.
+/// Returns a member's provider: its own, else the Claw's first one. With `cost_aware`, it is the cheapest provider with a known
+/// price.
 fn provider_of(manifest: &Manifest, purses: &BudgetTree, own: Option<&str>, cost_aware: bool) -> String {
     if let Some(own) = own {
         return own.to_owned();
@@ -229,17 +230,17 @@ impl SwarmServices {
         }
     }
 
-    /// The chain of the whole swarm, where hosts share the agent.
+    /// Returns the chain of the whole swarm, if hosts share the agent.
     fn home(&self) -> Option<SessionId> {
         self.calls.team.as_ref().and_then(|team| team.home())
     }
 
-    /// In whose chain a run of this session is recorded.
+    /// Returns the chain in which a run of this session is recorded.
     fn chain_of(&self, giver: SessionId) -> SessionId {
         self.home().unwrap_or(giver)
     }
 
-    /// The purse that pays for a run: a slice of that of the session that gave it.
+    /// Returns a run's budget: a slice of the budget of the session that started it.
     fn purse_of(&self, run: &TaskId, origin: Origin) -> BudgetAccount {
         let mut purses = lock(&self.purses);
         let own = purses.entry(run.clone()).or_insert_with(|| {
@@ -252,12 +253,12 @@ impl SwarmServices {
             let (purses, now) = (&self.calls.purses, self.scribe.now());
             let limits = limits.unwrap_or_default();
             if self.home().is_some() {
-                // The session's purse may be with another host, which has set this much aside.
+                // The session's budget may be on another host, which has reserved this amount.
                 let lent = (origin.tokens, origin.cost_microusd);
                 let parent = purses.task(purses.root(), run.as_str(), lent, now);
                 return purses.run(&parent, run.as_str(), &limits, now);
             }
-            // Of a session that is not open, the restart has read what it has spent.
+            // For a session that is not open, the restart has read its spending.
             let before = || lock(&self.slices).of_giver(origin.session);
             let parent = self.sessions.table.giver(origin.session, run, || {
                 let purse = purses.session(purses.root(), &origin.session.to_string(), now);
@@ -270,8 +271,8 @@ impl SwarmServices {
     }
 }
 
-/// `claw.swarm.delegate`: a run of the whole swarm, or a task of one member; acknowledged when it is recorded, once per
-/// `request_id` (R19).
+/// `claw.swarm.delegate`: starts a run of the whole swarm, or a task for one member. It is acknowledged when it is recorded, once
+/// per `request_id` (R19).
 pub(crate) async fn delegate(
     peers: &Arc<SwarmServices>,
     session: SessionId,
@@ -279,7 +280,7 @@ pub(crate) async fn delegate(
 ) -> Result<AcknowledgedResult, KernelError> {
     let _working = peers.life.enter().map_err(KernelError::NotReady)?;
     let (swarm, team) = declared(peers, &params.context.swarm)?;
-    // What was asked, before screening: the same request is the same, whatever has become known since.
+    // Compare the text before screening, so that the same request stays equal even if screening knows more secrets later.
     let asked = digest(&canonical(&params.task));
     let request_hash = digest(&[&asked.0[..], params.task_id.as_str().as_bytes()].concat());
     let key = key(DedupMethod::Delegate, &params.context.request_id);
@@ -332,7 +333,7 @@ fn brief(task: DelegateTask) -> TaskBrief {
     }
 }
 
-/// What the giving session's purse sets aside for the run, where another host may pay for it.
+/// Reserves the run's budget in the giving session's budget, if another host may pay for the run.
 fn lend(
     peers: &SwarmServices,
     team: &SwarmTeam,
@@ -348,7 +349,7 @@ fn lend(
     })
 }
 
-/// Nobody waits for the run; what it used is counted in its session's purse all the same, where that is limited.
+/// Settles a run's use in its session's budget in the background, if that budget is limited. No caller waits for the run.
 fn settle_later(
     peers: &Arc<SwarmServices>,
     lent: Option<RunReservation>,
@@ -366,7 +367,7 @@ fn settle_later(
     });
 }
 
-/// Waits for a run; none: the agent ends first.
+/// Waits for a run; `None`: the agent ends first.
 async fn told(peers: &SwarmServices, ended: oneshot::Receiver<RunResult>) -> Option<RunResult> {
     tokio::select! {
         biased;
@@ -375,15 +376,15 @@ async fn told(peers: &SwarmServices, ended: oneshot::Receiver<RunResult>) -> Opt
     }
 }
 
-/// Opens the purse of a run that was taken, while the session that gave it is open.
+/// Opens the budget of an accepted run while its session is open.
 fn paid_by(peers: &SwarmServices, team: &SwarmTeam, run: &TaskId, origin: Origin) {
     if team.leads() && team.look(|coord| coord.run(run).is_some()) {
         drop(peers.purse_of(run, origin));
     }
 }
 
-/// Gives the whole swarm, or who `to` names, a task and waits for its end. The same id again is the same run: its result, or
-/// it goes on with it.
+/// Gives the whole swarm, or the member `to`, a task and waits for its end. The same id means the same run: its result is returned,
+/// or the call waits for it.
 pub(crate) async fn run(
     peers: &Arc<SwarmServices>,
     (session, role): (SessionId, Role),
@@ -444,7 +445,7 @@ pub(crate) async fn run(
     result.ok_or_else(|| KernelError::NotReady(peers.life.state()))
 }
 
-/// Waits for the end of a run that was given before; none: there is no such run, or the agent ends first.
+/// Waits for the end of an earlier run; `None`: the run does not exist, or the agent ends first.
 pub(crate) async fn result_of(peers: &SwarmServices, run: &TaskId) -> Option<RunResult> {
     let team = peers.calls.team.as_ref()?;
     let ended = match team.when_ended(run) {
@@ -452,7 +453,7 @@ pub(crate) async fn result_of(peers: &SwarmServices, run: &TaskId) -> Option<Run
         None => {
             let ended = team.wait_for_end(run);
             match stored(&peers.scribe, team.home(), run).await {
-                // Another host coordinates it.
+                // Another host coordinates the run.
                 Ok(Kept {
                     words: Some(_),
                     result: None,
@@ -469,8 +470,7 @@ pub(crate) async fn result_of(peers: &SwarmServices, run: &TaskId) -> Option<Run
     told(peers, ended).await
 }
 
-/// A task, without the secrets that the policies take out of what comes in. Its whole text is screened again, as a message to
-/// the peer.
+/// Removes the secrets from a task's text, by the policies for incoming text. The peer's message is screened again.
 async fn screen_task(
     peers: &SwarmServices,
     session: SessionId,
@@ -496,7 +496,7 @@ async fn screen_task(
     Ok(())
 }
 
-/// Performs what the coordinator decides, until the agent stops.
+/// Performs the coordinator's decisions until the agent stops.
 pub(crate) async fn work_off(peers: Arc<SwarmServices>) {
     let Some(team) = peers.calls.team.clone() else {
         return;

@@ -15,11 +15,12 @@ pub(crate) use crate::text_origin::{
 };
 pub use crate::text_origin::{bare, lasts, words};
 
-/// By what runs a tool and how far its sandbox lets it reach (R50). A label or an annotation only makes it worse.
+/// Returns the kind of text by the tool's executor and its sandbox's reach (R50). A label or an annotation can only lower the
+/// trust.
 pub(crate) fn brings(entry: &CatalogEntry, described: &DescribedTool) -> ToolTextOrigin {
     let outside = reaches_out(&entry.plan);
     let ran = match described.executor {
-        // A record of an earlier version does not say what ran; the labels decided then.
+        // A record of an earlier version does not name the executor. Then the labels decide.
         Executor::Unrecorded => return by_label(entry, described),
         Executor::Builtin => builtin(described, outside),
         Executor::Command | Executor::Mcp if outside => ToolTextOrigin::Web,
@@ -28,9 +29,9 @@ pub(crate) fn brings(entry: &CatalogEntry, described: &DescribedTool) -> ToolTex
         Executor::A2a => ToolTextOrigin::Peer,
     };
     let said = match by_label(entry, described) {
-        // A name of our own tools' kinds gives other tools nothing of what those may.
+        // Other tools get no trust from the names of the built-ins' categories.
         ToolTextOrigin::Memory | ToolTextOrigin::Nothing => ToolTextOrigin::Tool,
-        // Without a label a server is taken for one that reaches an open world: what it can reach is known better here.
+        // Without a label a server counts as reaching an open world, unless its known reach is smaller.
         ToolTextOrigin::Web if described.executor == Executor::Mcp && !described.reaches_network() => {
             ToolTextOrigin::Tool
         }
@@ -46,12 +47,12 @@ pub(crate) fn brings(entry: &CatalogEntry, described: &DescribedTool) -> ToolTex
     }
 }
 
-/// Something in this sandbox could have text of the network. Nothing encloses a tool at level `none`.
+/// Returns whether a tool in this sandbox could return text from the network. Level `none` has no sandbox.
 fn reaches_out(plan: &Plan) -> bool {
     plan.network().mode != NetworkMode::Deny || plan.level() == Level::None
 }
 
-/// A built-in, by the category that it has itself.
+/// Returns the kind for a built-in, by its own category.
 fn builtin(described: &DescribedTool, outside: bool) -> ToolTextOrigin {
     match described.own_category {
         Some("memory") => ToolTextOrigin::Memory,
@@ -64,7 +65,7 @@ fn builtin(described: &DescribedTool, outside: bool) -> ToolTextOrigin {
     }
 }
 
-/// What the manifest's labels and annotations say.
+/// Returns the kind by the manifest's labels and annotations.
 fn by_label(entry: &CatalogEntry, described: &DescribedTool) -> ToolTextOrigin {
     let category = described.labels.get("category").map(String::as_str);
     let outside = entry.plan.network().mode != NetworkMode::Deny;
@@ -76,7 +77,7 @@ fn by_label(entry: &CatalogEntry, described: &DescribedTool) -> ToolTextOrigin {
         _ if described.reaches_network() => ToolTextOrigin::Web,
         Some("filesystem") => ToolTextOrigin::File,
         Some("utility") => ToolTextOrigin::Nothing,
-        // MCP's default: a server's tools reach an open world, unless they are said not to.
+        // MCP's default: a server's tools reach an open world unless declared otherwise.
         _ if entry.spec.mcp_source.is_some() => match described.annotations.get("openWorldHint") {
             Some(Value::Bool(false)) => ToolTextOrigin::Tool,
             _ => ToolTextOrigin::Web,

@@ -1,5 +1,5 @@
-//! Talking to the agent from outside (`claw.message.send`, R40): a message goes in, its turn's answer comes out, at most once
-//! per request id (R19).
+//! Messages from outside (`claw.message.send`, R40): accepts a message and returns its turn's answer. Each request id is executed
+//! at most once (R19).
 
 mod earlier;
 pub(crate) mod told;
@@ -26,22 +26,22 @@ use crate::time::Timestamp;
 use crate::watch::Watcher;
 use told::{TalkRequest, TurnResult};
 
-/// Characters of a conversation's name.
+/// Longest name of a conversation, in characters.
 const MAX_NAME_CHARS: usize = 256;
-/// Events read at a time.
+/// Number of events read at a time.
 const PAGE: usize = 1000;
 
-/// Where a message belongs.
+/// The session, the message and the request digest of a message.
 struct MessageIds {
     conversation: String,
     session: SessionId,
     message: MessageId,
-    /// Of the conversation and the text: the same id with another one is refused.
+    /// Digest of the conversation and the text. The same request id with another digest is refused.
     request: Digest,
 }
 
 impl MessageIds {
-    /// For a message that is in the record. Its text is not looked at.
+    /// Makes the ids of a recorded message, without comparing its text.
     const fn of_record(session: SessionId, message: MessageId) -> Self {
         Self {
             conversation: String::new(),
@@ -52,7 +52,7 @@ impl MessageIds {
     }
 }
 
-/// Says something to the agent and waits for its answer. `tell` hears what happens in this turn; it must not block.
+/// Sends a message to the agent and waits for its answer. `tell` receives the turn's notices and must not block.
 pub(crate) async fn talk(
     sessions: &Arc<SessionServices>,
     door: EntryPoint,
@@ -71,7 +71,7 @@ pub(crate) async fn talk(
             return Err(KernelError::RequestIdReused(asked.request_id));
         }
     };
-    // Taken before this process began, or so long ago that only the record knows.
+    // The message was accepted before this process began, or so long ago that only the journal has it.
     let told = match journal.message(place.message).await? {
         Some(session) => earlier(sessions, session, &place, &asked, tell).await?,
         None => fresh(sessions, door, &place, &asked, tell).await?,
@@ -80,7 +80,7 @@ pub(crate) async fn talk(
     Ok(told)
 }
 
-/// The one place that says which session a conversation is, and which message a request.
+/// Computes the session of a conversation and the message of a request. This is the only place that does so.
 fn place(asked: &TalkRequest) -> Result<MessageIds, KernelError> {
     let owner = asked.owner.as_bytes();
     let request_id = asked.request_id.as_str().as_bytes();
@@ -113,7 +113,7 @@ fn place(asked: &TalkRequest) -> Result<MessageIds, KernelError> {
     })
 }
 
-/// Parts, each with its length, so that no two lists look the same.
+/// Joins the parts with their lengths, so that different lists give different bytes.
 fn framed(what: &str, parts: &[&[u8]]) -> Vec<u8> {
     let mut bytes = what.as_bytes().to_vec();
     for part in parts {
@@ -123,7 +123,7 @@ fn framed(what: &str, parts: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// A UUID (version 8) that is always the same for the same parts.
+/// Returns a UUID (version 8) that is derived from the parts only.
 fn derived(what: &str, parts: &[&[u8]]) -> uuid::Uuid {
     let bytes = digest(&framed(what, parts)).0;
     let half = bytes.first_chunk::<16>().copied().unwrap_or_default();
@@ -131,12 +131,13 @@ fn derived(what: &str, parts: &[&[u8]]) -> uuid::Uuid {
     uuid::Uuid::from_u128(bits | (0x8 << 76) | (0x2 << 62))
 }
 
-/// How the record marks the request.
+/// Returns the request's mark in the record.
 fn mark(place: &MessageIds) -> String {
     format!("request:{}", place.request)
 }
 
-/// What is said, with whose words it holds: what a client says was said before is nobody's word here (R44).
+/// Returns the text for the agent, and the sources of other people's text in it. Text that a client reports as earlier messages
+/// counts as nobody's own words (R44).
 fn said(
     door: EntryPoint,
     place: &MessageIds,
@@ -176,7 +177,7 @@ async fn fresh(
     let watcher = state.notices.watch(sessions.life.over.clone());
     let (origin, said) = said(door, place, asked, &state.history());
     if sessions.calls.hosts.is_some() {
-        // Another host may hand the same message over at this moment.
+        // Another host may hand over the same message at this moment.
         let order = state.arriving.lock().await;
         if sessions.scribe.journal().message(place.message).await?.is_some() {
             drop(order);
@@ -190,7 +191,7 @@ async fn fresh(
     follow(sessions, (&watcher, false), place, tell).await
 }
 
-/// Another host holds the conversation: it is given the message, and its answer is told here.
+/// Hands the message to the host that owns the conversation, and returns its answer here.
 async fn elsewhere(
     sessions: &Arc<SessionServices>,
     door: EntryPoint,
@@ -216,7 +217,7 @@ async fn until_ended(
         let waiting = hosts::waiting(hosts, place.message);
         let ended = waiting.notified();
         tokio::pin!(ended);
-        // Waited for before it is looked for, so that an end in between is not missed.
+        // Register before looking, so that an end in between is not missed.
         ended.as_mut().enable();
         match record(sessions, session, place).await {
             Ok(MessageRecord { end: Some(told), .. }) => break Ok(told),
@@ -231,12 +232,12 @@ async fn until_ended(
     ended
 }
 
-/// The message that a request of this owner is.
+/// Returns the message id for an owner's request.
 pub(crate) fn message_of(owner: &str, request: &str) -> MessageId {
     MessageId(derived("message", &[owner.as_bytes(), request.as_bytes()]))
 }
 
-/// Until the turn ends. `mine`: the turn that runs now is the message's.
+/// Follows the session until the turn ends. `mine`: the running turn belongs to this message.
 async fn follow(
     sessions: &SessionServices,
     (watcher, mut mine): (&Watcher, bool),
@@ -251,7 +252,7 @@ async fn follow(
             notice = watcher.next() => notice,
             () = sessions.life.stop.cancelled() => None,
         };
-        // The message is durable: it is answered after the next start, and found by its request id.
+        // The message is durable. It is answered after the next start and found by its request id.
         let Some(notice) = notice else {
             return Err(hosts::lost(sessions).unwrap_or(KernelError::NotReady(sessions.life.state())));
         };
@@ -277,14 +278,14 @@ async fn follow(
             let reason = match end {
                 TurnEnd::Answered | TurnEnd::Cancelled => None,
                 TurnEnd::Failed(reason) => match record(sessions, place.session, place).await?.end {
-                    // An end that is on no record is none: the message is taken up after the next start, and answered then.
+                    // An end that is not recorded does not count. The message is resumed and answered after the next start.
                     None => return Err(JournalError::Unwritable(reason).into()),
-                    // Whoever took the turn over has answered it: that is its end.
+                    // Another host took over the turn and has answered it. Its recorded end counts.
                     Some(told) if told.reason.is_none() => return Ok(told),
                     Some(_) => Some(reason),
                 },
             };
-            // What did not fit into the watcher's queue is in the record.
+            // Notices that did not fit into the watcher's queue are in the record.
             if found.is_none() && missed {
                 found = self::shown(sessions, place.session, place.message).await?;
             }
@@ -317,7 +318,7 @@ fn told(
     }
 }
 
-/// What the record says of a turn, where it has something to say.
+/// Returns the record's summary of a turn, if there is something to report.
 async fn shown(
     sessions: &SessionServices,
     session: SessionId,
@@ -328,7 +329,7 @@ async fn shown(
     Ok(Some(record.shown()).filter(|shown| shown.line().is_some()))
 }
 
-/// What came, or comes, of a message that was taken before.
+/// Returns or waits for the answer to a message that was accepted before.
 async fn earlier(
     sessions: &SessionServices,
     session: SessionId,
@@ -336,7 +337,7 @@ async fn earlier(
     asked: &TalkRequest,
     tell: &(dyn Fn(MessageId, &SessionNotice) + Send + Sync),
 ) -> Result<TurnResult, KernelError> {
-    // Watched first, then looked: an end that comes in between is seen.
+    // Subscribe first and then look, so that an end in between is seen.
     let open = sessions.table.get(session);
     let watcher = open.map(|state| state.notices.watch(sessions.life.over.clone()));
     let record = record(sessions, session, place).await?;
@@ -347,7 +348,8 @@ async fn earlier(
     match (record.end, watcher) {
         (Some(told), _) => Ok(told),
         (None, Some(watcher)) => {
-            // It may have joined in the middle of the turn: what was said before is in the record, which is whole by now.
+            // The subscription may have begun in the middle of the turn. The missing text is in the record, which is complete by
+            // now.
             let told = follow(sessions, (&watcher, false), place, tell).await?;
             Ok(self::record(sessions, session, place).await?.end.unwrap_or(told))
         }
@@ -355,8 +357,8 @@ async fn earlier(
     }
 }
 
-/// Waits for the answer to a message that `client` said in an earlier run; `None`: the record knows no such message. `begun`: its
-/// turn had begun, so a question of its session is a question of this turn.
+/// Waits for the answer to a message of `client` from an earlier run; `None`: the record does not have the message. `begun`: its
+/// turn had begun, so an open approval request of its session belongs to it.
 pub(crate) async fn rejoin(
     sessions: &SessionServices,
     (message, begun): (MessageId, bool),
@@ -378,7 +380,7 @@ pub(crate) async fn rejoin(
         (None, None) => return Err(KernelError::NotReady(sessions.life.state())),
         (None, Some(watcher)) => watcher,
     };
-    // What was asked before the watcher came is not told again.
+    // Approval requests from before the subscription are not reported again.
     let asked = sessions
         .calls
         .desk
@@ -394,14 +396,14 @@ pub(crate) async fn rejoin(
     Ok(Some(end.unwrap_or(told)))
 }
 
-/// What the chain says of a message.
+/// What the chain records about a message.
 struct MessageRecord {
-    /// It was asked with the same words.
+    /// The request had the same text.
     same: bool,
-    /// Who said it.
+    /// The sender.
     sender: String,
     calls: Vec<ClientCall>,
-    /// When it was taken, or ended.
+    /// Time of acceptance, or of the end.
     at: Timestamp,
     end: Option<TurnResult>,
 }
@@ -508,15 +510,15 @@ impl MessageRecord {
 /// The state of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MessageStatus {
-    /// Its conversation.
+    /// The session of its conversation.
     pub session: SessionId,
-    /// When it was taken, or ended.
+    /// Time of acceptance, or of the end.
     pub at: Timestamp,
-    /// How it ended; none: it waits, or its turn runs.
+    /// The result; `None`: the message waits, or its turn runs.
     pub end: Option<TurnResult>,
 }
 
-/// How a message stands that this client said; none of another's.
+/// Returns the state of a message that this client sent; `None` for another client's message.
 pub(crate) async fn standing(
     sessions: &SessionServices,
     message: MessageId,
@@ -532,7 +534,7 @@ pub(crate) async fn standing(
 }
 
 impl TalkRequest {
-    /// Where it goes: the conversation's session, and the turn that will answer it. The same for the same owner, conversation and
+    /// Returns the conversation's session and the id of the turn that will answer. Both depend only on owner, conversation and
     /// request id.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
-//! The swarm as turns and calls reach it: the coordinator, the record of every step, and who waits for what.
+//! The swarm for turns and calls: the coordinator, the record of every step, and the waiting callers.
 //!
-//! INVARIANT: what the coordinator decides is queued for the journal under the same lock, so that the record has its order; its
-//! effects are performed one after the other, each after its own record is durable.
+//! INVARIANT: each decision of the coordinator is queued for the journal under the same lock, so that the record has the same
+//! order. Its effects are performed one after the other, each after its own record is durable.
 
 mod record;
 mod shared;
@@ -29,40 +29,40 @@ pub use record::{SWARM_KINDS, fact_of, session_of};
 pub(crate) use shared::STORE;
 pub(crate) use tools::{ASK, DELEGATE, REPORT, SwarmToolCaller, WAIT_MS, specs};
 
-/// Broadcast messages kept for a member's next task.
+/// Largest number of broadcasts kept for a member's next task.
 const INBOX: usize = 64;
-/// Runs and tasks whose askers' origins are kept.
+/// Largest number of runs and tasks whose askers' provenance is kept.
 const ASKERS: usize = 10_000;
 
-/// The origin of a task of which nobody knows in which context it was asked for.
+/// The source of a task whose asking context is unknown.
 const UNKNOWN_CONTEXT: &str = "web unknown";
-/// Bytes of one broadcast message that a member reads.
+/// Largest part of a broadcast that a member reads, in bytes.
 const MESSAGE_BYTES: usize = 16_384;
 
-/// Who gave a run, and with which rights.
+/// The giver of a run, and its rights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Origin {
-    /// In whose chain the run is recorded, and whose purse pays.
+    /// The session whose chain records the run and whose budget pays.
     pub(crate) session: SessionId,
-    /// At most this, for everybody who works on it.
+    /// Highest role of everybody who works on it.
     pub(crate) role: RoleWord,
-    /// At most this, where another host said so.
+    /// Highest autonomy level, if another host set one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) autonomy: Option<AutonomyLevel>,
-    /// Another host gave it: it is worked on here.
+    /// Another host gave the task, and it is worked on here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) from_afar: bool,
-    /// It came out of the swarm's bus: if this host is cut off, another one is given it.
+    /// The task came from the swarm's bus: if this host is lost, another one gets it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) by_bus: bool,
-    /// At most so many tokens, and millionths of a dollar, where the session's purse is with another host of the agent.
+    /// Token limit, if the session's budget is on another host of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tokens: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cost_microusd: Option<u64>,
 }
 
-/// A role by its word.
+/// A role as its word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RoleWord(pub(crate) Role);
 
@@ -80,7 +80,7 @@ impl<'de> Deserialize<'de> for RoleWord {
 }
 
 impl Origin {
-    /// Of a run that this agent's own session gave.
+    /// Makes the origin of a run that this agent's own session gave.
     pub(crate) const fn own(session: SessionId, role: Role) -> Self {
         Self {
             session,
@@ -93,7 +93,7 @@ impl Origin {
         }
     }
 
-    /// As a run keeps it. What is not readable has the least rights, and no session of its own.
+    /// Parses a stored origin. An unreadable one has the lowest rights and no session.
     pub(crate) fn read(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or(Self {
             session: SessionId(uuid::Uuid::nil()),
@@ -119,7 +119,7 @@ pub(crate) struct DelegationRequest {
     pub(crate) key: AnswerKey,
 }
 
-/// What is to be done after it is durable.
+/// The effects of a decision, performed after it is durable.
 #[derive(Debug)]
 pub(crate) struct SwarmStep {
     pub(crate) ticket: Option<JournalTicket>,
@@ -132,17 +132,17 @@ struct SwarmTeamState {
     coord: SwarmCoordinator,
     book: record::SwarmRecordBook,
     steps: VecDeque<SwarmStep>,
-    /// Nobody performs them any more.
+    /// Effects are no longer performed.
     over: bool,
-    /// Who waits for the result of a task: by asker and task.
+    /// Waiters for the result of a task, by asker and task.
     replies: HashMap<(TaskId, TaskId), oneshot::Sender<TaskResult>>,
-    /// Who waits for a run.
+    /// Waiters for the end of a run.
     ends: HashMap<TaskId, Vec<oneshot::Sender<RunResult>>>,
-    /// Runs that have ended, but whose end is not in the journal yet.
+    /// Ended runs whose end is not in the journal yet.
     ending: HashSet<TaskId>,
     members: HashMap<TaskId, Arc<Member>>,
     inboxes: BTreeMap<String, VecDeque<String>>,
-    /// Origins of the text in the context that gave a run, or in which a member's task asks others: by run, or by that task.
+    /// Provenance of the context in which a run was given, or in which a member's task asks others: by run or task.
     asked_in: HashMap<TaskId, BTreeSet<String>>,
 }
 
@@ -178,14 +178,15 @@ pub(crate) struct SwarmTeam {
     scribe: JournalWriter,
     chains: record::SwarmChains,
     bell: Notify,
-    /// This host coordinates the swarm: it alone decides, works and records.
+    /// `true` if this host coordinates the swarm. Only then it decides, works and records.
     leads: watch::Sender<bool>,
-    /// The row of the last broadcast that a start has folded.
+    /// Row of the last broadcast that was applied.
     heard: AtomicU64,
 }
 
 impl SwarmTeam {
-    /// `root`: the runtime's own chain. `home`: where hosts share the agent, the chain of the whole swarm, whose holder coordinates it.
+    /// Makes the swarm. `root`: the runtime's own chain. `home`: if hosts share the agent, the chain of the whole swarm, whose
+    /// owner coordinates it.
     pub(crate) fn new(plan: Plan, scribe: JournalWriter, root: Thread, home: Option<SessionId>) -> Self {
         Self {
             inner: Mutex::new(SwarmTeamState::new(plan)),
@@ -197,22 +198,22 @@ impl SwarmTeam {
         }
     }
 
-    /// The chain of the whole swarm, where hosts share the agent.
+    /// Returns the chain of the whole swarm, if hosts share the agent.
     pub(crate) const fn home(&self) -> Option<SessionId> {
         self.chains.home
     }
 
-    /// Whether this host coordinates the swarm.
+    /// Returns whether this host coordinates the swarm.
     pub(crate) fn leads(&self) -> bool {
         *self.leads.borrow()
     }
 
-    /// From now on this host coordinates the swarm.
+    /// Makes this host the coordinator of the swarm.
     pub(crate) fn lead(&self) {
         self.leads.send_replace(true);
     }
 
-    /// Forgets everything but who waits for runs: the record is folded from its beginning.
+    /// Forgets everything except the waiters for runs, before the record is read from its beginning.
     pub(crate) fn anew(&self) {
         let mut inner = self.lock();
         let fresh = SwarmTeamState::new(inner.coord.plan().clone());
@@ -220,7 +221,7 @@ impl SwarmTeam {
         inner.ends = before.ends;
     }
 
-    /// Puts a broadcast of the record into the members' inboxes, once.
+    /// Puts a recorded broadcast into the members' inboxes, once.
     pub(crate) fn hear(&self, text: &str, row: u64) {
         if self.heard.fetch_max(row, Ordering::Relaxed) < row {
             self.broadcast(text);
@@ -241,12 +242,12 @@ impl SwarmTeam {
         u64::try_from(self.scribe.now().0 / 1000).unwrap_or(0)
     }
 
-    /// Looks at the coordinator.
+    /// Reads the coordinator's state.
     pub(crate) fn look<R>(&self, look: impl FnOnce(&SwarmCoordinator) -> R) -> R {
         look(&self.lock().coord)
     }
 
-    /// Lets the coordinator decide, and queues the decision. The receiver completes when the decision is durable.
+    /// Lets the coordinator decide and queues the decision. The receiver completes when it is durable.
     pub(crate) fn act<E>(
         &self,
         asked: Option<&DelegationRequest>,
@@ -285,7 +286,7 @@ impl SwarmTeam {
             match self.scribe.submit(drafts) {
                 Ok(ticket) => step.ticket = Some(ticket),
                 Err(error) => {
-                    // Nothing of it is done: without its record it has not happened.
+                    // Without its record, a decision has not happened and nothing of it is performed.
                     step.effects.clear();
                     let done = step.done.take();
                     done.into_iter().for_each(|done| {
@@ -300,14 +301,14 @@ impl SwarmTeam {
         Ok(durable)
     }
 
-    /// The agent has ended. No decision is made any more, and everyone who waits for one gets an error.
+    /// Closes the swarm at the agent's end. No further decision is made, and all waiting callers get an error.
     pub(crate) fn close(&self) {
         let mut inner = self.lock();
         inner.over = true;
         inner.steps.clear();
     }
 
-    /// The next thing to do, when there is one.
+    /// Waits for the next effects to perform.
     pub(crate) async fn next(&self) -> SwarmStep {
         loop {
             if let Some(step) = self.lock().steps.pop_front() {
@@ -317,7 +318,7 @@ impl SwarmTeam {
         }
     }
 
-    /// Takes a run; durable when the receiver says so.
+    /// Accepts a run. It is durable when the receiver completes.
     pub(crate) fn accept(
         &self,
         run: &TaskId,
@@ -337,7 +338,7 @@ impl SwarmTeam {
         })
     }
 
-    /// Tells the end of a run whose end the journal does not have yet; none: it has it, or there is no such run.
+    /// Returns a receiver for the end of a run that is not in the journal yet; `None`: it is, or the run does not exist.
     pub(crate) fn when_ended(&self, run: &TaskId) -> Option<oneshot::Receiver<RunResult>> {
         let mut inner = self.lock();
         if inner.coord.run(run).is_none() && !inner.ending.contains(run) {
@@ -346,7 +347,7 @@ impl SwarmTeam {
         Some(inner.wait(run))
     }
 
-    /// Whoever waits so does no more.
+    /// Removes a waiter for the end of a run.
     pub(crate) fn wait_no_more(&self, run: &TaskId, told: oneshot::Receiver<RunResult>) {
         drop(told);
         let mut inner = self.lock();
@@ -358,12 +359,12 @@ impl SwarmTeam {
         }
     }
 
-    /// Tells the end of a run, whichever host coordinates it.
+    /// Returns a receiver for the end of a run, whichever host coordinates it.
     pub(crate) fn wait_for_end(&self, run: &TaskId) -> oneshot::Receiver<RunResult> {
         self.lock().wait(run)
     }
 
-    /// Takes a task that a member delegates; the result comes when there is one.
+    /// Accepts a task that a member delegates. The receiver gets its result.
     pub(crate) fn delegate(
         &self,
         asker: &TaskId,
@@ -376,7 +377,7 @@ impl SwarmTeam {
             .inspect_err(|_| self.forget(asker, &task))
     }
 
-    /// Takes a question to a peer.
+    /// Accepts a question to a peer.
     pub(crate) fn ask(
         &self,
         asker: &TaskId,
@@ -403,7 +404,7 @@ impl SwarmTeam {
         self.lock().replies.remove(&(asker.clone(), task.clone()));
     }
 
-    /// Hands a result to who waits for it.
+    /// Passes a result to its waiting asker.
     pub(crate) fn reply(&self, asker: &TaskId, result: TaskResult) {
         let waiting = self
             .lock()
@@ -414,7 +415,7 @@ impl SwarmTeam {
         }
     }
 
-    /// What is asked by this run, or by this member's task, is asked in a context with text of these origins.
+    /// Records the provenance of the context in which this run or member's task asks.
     pub(crate) fn note_asker(&self, asker: &TaskId, origins: &BTreeSet<String>) {
         let mut inner = self.lock();
         if inner.asked_in.len() < ASKERS || inner.asked_in.contains_key(asker) {
@@ -423,7 +424,7 @@ impl SwarmTeam {
         }
     }
 
-    /// Origins of the text that a task was made from: of its run's asker, and of the member's that asked for it.
+    /// Returns the provenance of a task: that of its run's asker, and of the member that asked for it.
     pub(crate) fn asked_in(&self, start: &TryStart) -> BTreeSet<String> {
         let inner = self.lock();
         let askers = std::iter::once(&start.run).chain(&start.asker);
@@ -431,14 +432,14 @@ impl SwarmTeam {
         for asker in askers {
             match inner.asked_in.get(asker) {
                 Some(known) => found.extend(known.iter().cloned()),
-                // Asked before a restart or on another host: nobody knows in which context.
+                // The task was requested before a restart or on another host, so its context is unknown.
                 None => drop(found.insert(UNKNOWN_CONTEXT.to_owned())),
             }
         }
         found
     }
 
-    /// Tells everybody who waits for a run.
+    /// Notifies all waiters of a run.
     pub(crate) fn ended(&self, result: &RunResult) {
         let mut inner = self.lock();
         inner.asked_in.remove(&result.task_id);
@@ -462,12 +463,12 @@ impl SwarmTeam {
         self.lock().members.remove(task);
     }
 
-    /// The member that works on a task now.
+    /// Returns the member that now works on a task.
     pub(crate) fn member(&self, task: &TaskId) -> Option<Arc<Member>> {
         self.lock().members.get(task).cloned()
     }
 
-    /// Puts a message into every member's bounded inbox: how many there are.
+    /// Puts a message into every member's bounded inbox. Returns the number of members.
     pub(crate) fn broadcast(&self, text: &str) -> usize {
         let mut inner = self.lock();
         let names: Vec<String> = inner
@@ -488,12 +489,12 @@ impl SwarmTeam {
         peers
     }
 
-    /// What a member was told since its last task.
+    /// Returns the messages to a member since its last task.
     pub(crate) fn inbox(&self, member: &str) -> Vec<String> {
         self.lock().inboxes.remove(member).unwrap_or_default().into()
     }
 
-    /// Takes a fact of the journal, in its order.
+    /// Applies a fact of the journal, in its order.
     pub(crate) fn restore(&self, fact: &clawk_swarm::SwarmFact) {
         let mut inner = self.lock();
         let SwarmTeamState { coord, book, .. } = &mut *inner;

@@ -1,4 +1,5 @@
-//! What happens to memory by itself: what is too old or too much goes, vectors are made, and what nearly fills a store is summarised.
+//! Background maintenance of memory: removes entries beyond a store's limits, makes vectors, and summarises stores that are nearly
+//! full.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,34 +22,34 @@ use crate::purse::BudgetAccount;
 use crate::vectors;
 use crate::watch::NoticeSender;
 
-/// How often what is too old is looked for.
+/// Interval at which expired entries are removed.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// How long it lets more entries come before it makes their vectors.
+/// Time to collect further entries before vectors are made.
 const GATHER: Duration = Duration::from_millis(200);
 
-/// How long after a failure vectors are asked for again.
+/// Delay after a failure before vectors are requested again.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Places that wait to be looked at. One more is looked at when something comes again.
+/// Largest number of scopes that wait for maintenance. A further one is added when it gets another entry.
 const MAX_PLACES: usize = 1024;
 
-/// Text that one summary is made from, bytes.
+/// Largest text from which one summary is made, in bytes.
 const TOLD_BYTES: usize = 48 * 1024;
 
-/// How long the start of a server's answer is waited for before a summary is made without it.
+/// Time limit for a model server to be reachable before a summary is made without a model.
 const REACH: Duration = Duration::from_secs(2);
 
-/// Is told when something was kept.
+/// Gets notified when an entry was stored.
 #[derive(Debug, Default)]
 pub(crate) struct RetentionWorker {
     wake: Notify,
-    /// Stores and places where something was kept.
+    /// Stores and scopes with new entries.
     places: Mutex<BTreeSet<(String, String, String)>>,
 }
 
 impl RetentionWorker {
-    /// Something was kept there.
+    /// Records that an entry was stored in this scope.
     pub(crate) fn nudge(&self, store: &Store, place: &Scope) {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         if places.len() < MAX_PLACES {
@@ -62,7 +63,7 @@ impl RetentionWorker {
     }
 }
 
-/// Tends the stores until the agent stops.
+/// Starts the maintenance of the stores, which runs until the agent stops.
 pub(crate) fn start(memories: &Arc<MemoryServices>) {
     if memories.backend.is_none() || stores(memories).next().is_none() {
         return;
@@ -82,7 +83,7 @@ fn stores(memories: &MemoryServices) -> impl Iterator<Item = &Store> {
 }
 
 async fn run(memories: &MemoryServices) {
-    // What was kept before a crash has its vectors now.
+    // Entries that were stored before a crash get their vectors now.
     let mut whole = false;
     let mut next = tokio::time::Instant::now();
     loop {
@@ -106,7 +107,7 @@ async fn run(memories: &MemoryServices) {
     }
 }
 
-/// What is too old or too much goes, in every scope.
+/// Removes entries that are too old or too many, in every scope.
 async fn retain(memories: &MemoryServices) {
     let Some(backend) = memories.backend.as_deref() else {
         return;
@@ -133,7 +134,7 @@ fn thread(memories: &MemoryServices) -> Thread {
     memories.life.root.child(memories.scribe.clock().uuid())
 }
 
-/// Whether every entry has the vector that it should have.
+/// Makes missing vectors. Returns whether every entry now has its vector.
 async fn fill(memories: &MemoryServices) -> bool {
     let cancel = memories.life.stop.child_token();
     let mut whole = true;
@@ -153,7 +154,7 @@ async fn fill(memories: &MemoryServices) -> bool {
     whole
 }
 
-/// Summaries where something was kept and the store is nearly full.
+/// Summarises scopes with new entries whose store is nearly full.
 async fn summarise(memories: &MemoryServices) {
     let Some(backend) = memories.backend.as_deref() else {
         return;
@@ -185,10 +186,10 @@ async fn summarise(memories: &MemoryServices) {
     }
 }
 
-/// Compacts a store, with a summary by a model where the strategy wants one; the counts before and after, on the record.
+/// Compacts a store, with a model's summary if the strategy requires one. Returns the recorded counts before and after.
 ///
 /// # Errors
-/// For people: why not.
+/// The reason for people.
 pub(crate) async fn compacted(
     memories: &MemoryServices,
     backend: &dyn Memory,
@@ -215,7 +216,7 @@ pub(crate) async fn compacted(
     Ok((entries_before, entries_after))
 }
 
-/// Of exactly these entries, in a model's words; none, where no model gives any.
+/// Returns a model's summary of exactly these entries; `None` if no model gives one.
 async fn summary(
     memories: &MemoryServices,
     old: &[EntryHit],
@@ -227,7 +228,7 @@ async fn summary(
     let models = &memories.classifier.models;
     let name = models.primary().to_owned();
     let provider = models.providers.get(&name)?;
-    // Nobody waits through a server's retries for it.
+    // No caller waits for a server's retries here.
     if !matches!(tokio::time::timeout(REACH, provider.reach()).await, Ok(Ok(()))) {
         return None;
     }
@@ -256,9 +257,9 @@ async fn summary(
     };
     let quiet = NoticeSender::default();
     let place = InferenceContext {
-        // No session's chain: what a session is replayed from has no such answer.
+        // Not a session's chain, because a session's replay does not have this answer.
         thread: thread(memories),
-        // A turn of its own: no conversation is rebuilt with it.
+        // Uses an own turn id, so that no conversation is rebuilt with this request.
         turn: memories.scribe.clock().uuid(),
         notices: &quiet,
         purse,

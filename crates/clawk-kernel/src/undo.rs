@@ -22,20 +22,20 @@ pub struct UndoRun {
 /// The totals of an undo.
 #[derive(Debug, Clone, Copy)]
 pub struct UndoTotals<'a> {
-    /// Who does it.
+    /// The person who runs it.
     pub by: &'a str,
-    /// Calls that are put back whole.
+    /// Number of calls that are restored completely.
     pub calls: usize,
-    /// Places that are put back.
+    /// Number of restored locations.
     pub places: usize,
-    /// Calls or places that are not.
+    /// Number of calls or locations that are not restored.
     pub without: usize,
 }
 
-/// Records that an undo begins; durable when this returns. `list`: every place and every reason, kept as content.
+/// Records the start of an undo; durable when this returns. `list`: every location and every reason, stored as content.
 ///
 /// # Errors
-/// The journal takes it not: nothing may be undone.
+/// The journal can't be written. Then nothing may be undone.
 pub async fn begin(
     (journal, clock): (Arc<dyn Journal>, Arc<dyn Clock>),
     session: SessionId,
@@ -63,10 +63,10 @@ pub async fn begin(
 }
 
 impl UndoRun {
-    /// Records its end.
+    /// Records the end of an undo.
     ///
     /// # Errors
-    /// The journal takes it not.
+    /// The journal can't be written.
     pub async fn end(self, done: usize, failed: usize) -> Result<(), JournalError> {
         let payload = UndoEnded {
             done: count_of(done),

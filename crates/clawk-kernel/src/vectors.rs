@@ -1,5 +1,5 @@
-//! Vectors by a provider's embedding model (CKP §5.6): of questions, at once or not at all; of entries, in the background. What was
-//! paid for is kept by the digest of its text.
+//! Vectors by a provider's embedding model (CKP §5.6): for queries immediately or not at all, for entries in the background. Paid
+//! vectors are cached by the digest of their text.
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ use crate::ports::{Memory, MemoryError, UnembeddedEntry};
 use crate::purse::BudgetAccount;
 use crate::watch::NoticeSender;
 
-/// A question waits so long for its vector; then words alone find.
+/// Time limit for a query's vector. After it the query uses words only.
 const QUESTION: Duration = Duration::from_secs(3);
 
-/// Texts that are embedded in one request.
+/// Number of texts that are embedded in one request.
 const BATCH: usize = 64;
 
-/// Entries that one pass looks at; what is beyond comes with the next.
+/// Number of entries in one pass. The rest follows in the next pass.
 const PASS: usize = 4096;
 
-/// The store's embedding model, where it searches by one.
+/// Returns the store's embedding model, if it searches with one.
 fn embedder(store: &Store) -> Option<(Embedder<'_>, String)> {
     let embedding = store.embedding.as_ref()?;
     let name = model_of(store)?;
@@ -37,8 +37,8 @@ fn embedder(store: &Store) -> Option<(Embedder<'_>, String)> {
     Some((embedder, name))
 }
 
-/// The question's vector by the store's model; none where the store has no model, or it does not answer in time: words find then,
-/// and the answer says so.
+/// Returns the query's vector by the store's model; `None` if the store has no model or it does not answer in time. Then the query
+/// uses words only, and the answer says so.
 pub(crate) async fn of_question(
     memories: &MemoryServices,
     store: &Store,
@@ -70,10 +70,10 @@ pub(crate) async fn of_question(
     }
 }
 
-/// Vectors of the store's entries that have none; whether all of them have one now.
+/// Makes the missing vectors of a store's entries. Returns whether all have one now.
 ///
 /// # Errors
-/// For people: why there are none.
+/// The reason for people.
 pub(crate) async fn fill(
     memories: &MemoryServices,
     store: &Store,
@@ -98,7 +98,7 @@ pub(crate) async fn fill(
     Ok(lacking.len() < PASS)
 }
 
-/// Vectors of texts: those that were paid for, and the others from the provider.
+/// Returns vectors of texts: cached ones, and the others from the provider.
 async fn made(
     memories: &MemoryServices,
     backend: &dyn Memory,
@@ -111,7 +111,7 @@ async fn made(
     let digests: Vec<_> = texts.iter().map(|text| digest(text.as_bytes())).collect();
     let mut known = backend.paid_for(name, digests.clone()).await.map_err(text)?;
     let wanted = usize::try_from(embedder.dimensions).unwrap_or(usize::MAX);
-    // The manifest says another length than it did.
+    // The manifest's vector length has changed.
     for vector in &mut known {
         vector.take_if(|vector| vector.len() != wanted);
     }
@@ -122,7 +122,7 @@ async fn made(
         let asked: Vec<String> = missing.iter().filter_map(|at| texts.get(*at).cloned()).collect();
         let quiet = NoticeSender::default();
         let place = InferenceContext {
-            // No session's chain: a replay finds what was found, and asks for no vector.
+            // Not a session's chain, because a replay uses recorded results and requests no vector.
             thread: memories.life.root.child(memories.scribe.clock().uuid()),
             turn: memories.scribe.clock().uuid(),
             notices: &quiet,

@@ -1,6 +1,6 @@
-//! World models (CKP 0.3, WorldModel): before a skill acts, the model that it names foretells what could come of it. The step is
-//! bounded, paid from the skill's purse, decided by the policies like everything else, and in the record. What a model foretells
-//! is data. Where it gives nothing that can be followed, the skill goes on under the fallback, which only narrows.
+//! World models (CKP 0.3, WorldModel): before a skill acts, its model predicts the possible results. The step is limited, paid from
+//! the skill's budget, decided by the policies, and recorded. A model's prediction is data. Without a usable plan, the skill
+//! continues with the fallback, which can only narrow its rights.
 
 mod backend;
 mod candidate;
@@ -31,24 +31,24 @@ use candidate::{CandidateRules, PlanCandidate, WeighedCandidate};
 
 pub(crate) use experience::learn;
 
-/// Text of a skill's instructions that a world model reads, bytes.
+/// Largest part of a skill's instructions that a world model reads, in bytes.
 const MAX_INSTRUCTION_BYTES: usize = 8_000;
-/// Text of one tool's description that it reads, bytes.
+/// Largest part of one tool's description that it reads, in bytes.
 const MAX_DESCRIPTION_BYTES: usize = 400;
-/// How often it is asked where its `fallback` is `retry`.
+/// Number of attempts if its `fallback` is `retry`.
 const TRIES: u32 = 2;
 
-/// `[world_models]`: how much one plan step may take.
+/// `[world_models]`: limits of one plan step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PlanLimits {
-    /// Candidates that count; those behind them are left out.
+    /// Largest number of candidates. Further ones are ignored.
     pub candidates: usize,
-    /// A candidate with a higher risk is not followed, percent.
+    /// Largest risk of a usable candidate, in percent.
     pub max_risk_percent: u64,
-    /// Steps of one candidate.
+    /// Largest number of steps in one candidate.
     pub steps: usize,
-    /// How long a provider may take for one question, milliseconds. A tool has its own `timeout_ms`.
+    /// Time limit for a provider's answer, in milliseconds. A tool has its own `timeout_ms`.
     pub timeout_ms: u64,
 }
 
@@ -64,7 +64,7 @@ impl Default for PlanLimits {
 }
 
 impl PlanLimits {
-    /// Why plans can't be made within them.
+    /// Returns why these limits allow no plan.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         let bad = |name: &str, words: &str| Some(format!("`world_models.{name}` {words}"));
@@ -83,13 +83,13 @@ impl PlanLimits {
     }
 }
 
-/// What a skill may do without a plan, until the turn ends.
+/// The rights of a skill without a plan, until the turn ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum SkillFallbackMode {
     /// Only calls without effects run.
     Conservative,
-    /// A person is asked before anything with effects.
+    /// Calls with effects need an approval.
     Escalate,
 }
 
@@ -102,28 +102,28 @@ impl SkillFallbackMode {
     }
 }
 
-/// What a plan step came to. It is part of the invocation's structured result, so that a restart finds it there.
+/// The result of a plan step. It is part of the invocation's structured result, so that a restart finds it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SkillPlanResult {
-    /// Calls that were foretold.
+    /// Number of predicted calls.
     pub(crate) calls: Option<u64>,
-    /// There is no plan: what holds instead.
+    /// The fallback, if there is no plan.
     pub(crate) fallback: Option<SkillFallbackMode>,
-    /// Of the whole step, which is the content of `ckp.world_model.planned`.
+    /// Digest of the whole step, the content of `ckp.world_model.planned`.
     pub(crate) planned_hash: Digest,
-    /// Thousandths.
+    /// The risk in thousandths.
     pub(crate) risk_permille: Option<u64>,
-    /// The same as the model told it, before it was raised.
+    /// The risk in thousandths as the model reported it, before it was raised.
     pub(crate) told_permille: Option<u64>,
-    /// Tools, in order.
+    /// The tools of the plan, in order.
     pub(crate) steps: Vec<String>,
-    /// Tokens that were foretold.
+    /// Number of predicted tokens.
     pub(crate) tokens: Option<u64>,
     pub(crate) world_model: String,
 }
 
 impl SkillPlanResult {
-    /// The one in an invocation's structured result.
+    /// Returns the plan in an invocation's structured result.
     pub(crate) fn of(structured: Option<&Value>) -> Option<Self> {
         // silent-ok: a skill without a world model has none
         serde_json::from_value(structured?.get("plan")?.clone()).ok()
@@ -147,12 +147,12 @@ pub(crate) struct ActingSkill<'a> {
     pub(crate) calls: &'a CallGovernor,
     pub(crate) caller: &'a CallerContext,
     pub(crate) skill: &'a Skill,
-    /// What pays for the step.
+    /// The budget that pays for the step.
     pub(crate) purse: &'a BudgetAccount,
     pub(crate) cancel: &'a CancellationToken,
 }
 
-/// Why a skill of this manifest can't plan as it says.
+/// Returns why skills of this manifest can't plan as declared.
 #[must_use]
 pub fn faults(manifest: &Manifest) -> Vec<String> {
     let models = manifest.world_models.iter();
@@ -191,7 +191,7 @@ fn fault(manifest: &Manifest, model: &WorldModel) -> Option<String> {
     None
 }
 
-/// The store that its experience is in: the named one, or of the named memory the first that suits.
+/// Returns the store with its experience: the named one, or the first suitable one of the named memory.
 fn store<'m>(manifest: &'m Manifest, model: &WorldModel) -> Option<&'m clawk_manifest::model::Store> {
     let (named, memory) = (model.memory_ref.as_ref()?, manifest.memory.as_ref()?);
     let suits = |store: &&clawk_manifest::model::Store| match store.kind {
@@ -206,13 +206,14 @@ fn store<'m>(manifest: &'m Manifest, model: &WorldModel) -> Option<&'m clawk_man
     }
 }
 
-/// The world model that the skill plans with, where skills plan at all.
+/// Returns the world model of the skill, if skills plan.
 pub(crate) fn of<'m>(calls: &'m CallGovernor, skill: &Skill) -> Option<&'m WorldModel> {
     calls.planning?;
     calls.manifest.world_model(skill.world_model_ref.as_deref()?)
 }
 
-/// The plan step of a skill that names a world model, and what the model is told of it; `None`: it names none.
+/// Runs the plan step of a skill with a world model. Returns the plan and its text for the model; `None`: the skill names no world
+/// model.
 ///
 /// # Errors
 /// The call was cancelled, or the record can't be written.
@@ -268,7 +269,7 @@ pub(crate) async fn plan(
     .map(Some)
 }
 
-/// As far ahead as a candidate may look.
+/// Returns how many steps a candidate may look ahead.
 fn horizon(model: &WorldModel, skill: &Skill, limits: PlanLimits) -> usize {
     let estimated = skill
         .estimates
@@ -282,13 +283,13 @@ fn horizon(model: &WorldModel, skill: &Skill, limits: PlanLimits) -> usize {
     }
 }
 
-/// The policy that binds what the skill does while it follows a plan, or has none.
+/// Returns the policy that applies to the skill with or without a plan.
 pub(crate) fn model_policy(calls: &CallGovernor, skill: &Skill) -> Option<Arc<str>> {
     let policy = of(calls, skill)?.constraints.policy_ref.as_deref()?;
     Some(policy.into())
 }
 
-/// What the world model reads.
+/// Returns the question to the world model.
 async fn question(
     rules: &CandidateRules<'_>,
     arguments: &Map<String, Value>,
@@ -307,7 +308,7 @@ async fn question(
         let Some(entry) = calls.catalog.get(&name) else {
             continue;
         };
-        // silent-ok: what can't be described can't be called either; it is only left out of the question
+        // silent-ok: a tool that can't be described can't be called either, and is only left out of the question
         if let Ok(described) = calls.described(&entry).await {
             tools.push(json!({
                 "name": name,
@@ -348,7 +349,7 @@ fn cut(text: &str, bytes: usize) -> &str {
     text.get(..text.floor_char_boundary(bytes)).unwrap_or_default()
 }
 
-/// What the model proposes, weighed; a simulator is asked about each candidate that the agent's own model proposes.
+/// Returns the weighed candidates. A simulator is asked about each candidate that the agent's own model proposes.
 async fn candidates(
     rules: &CandidateRules<'_>,
     backend: &Backend<'_>,
@@ -364,7 +365,7 @@ async fn candidates(
     let mut found =
         candidate::read(&said, rules.limits.candidates).ok_or(PredictionFailure::Failed("garbage"))?;
     for one in &mut found {
-        // What the agent's own model says of its proposals is not the world model's word.
+        // The agent's own model's statements about its proposals are not the world model's.
         if paradigm == WorldModelParadigm::Simulator {
             one.forget();
         }
@@ -385,7 +386,7 @@ async fn candidates(
     Ok(weighed)
 }
 
-/// Lets the model foretell what comes of one candidate. What it can't tell stays untold, and the candidate is weighed without.
+/// Lets the model predict the result of one candidate. Without a prediction the candidate is weighed without it.
 async fn simulate(
     backend: &Backend<'_>,
     asked: &Value,
@@ -404,7 +405,7 @@ async fn simulate(
     Ok(())
 }
 
-/// The step, on the record before anybody acts on it; and what the acting model reads.
+/// Records the step before anybody acts on it. Returns the text for the acting model.
 fn record(
     site: ActingSkill<'_>,
     model: &WorldModel,
@@ -468,7 +469,7 @@ fn record(
     Ok((planned, text))
 }
 
-/// The chosen candidate, as the acting model reads it.
+/// Returns the chosen candidate as text for the acting model.
 fn told_plan(model: &WorldModel, chosen: &WeighedCandidate) -> String {
     let mut attributes = format!(" world-model=\"{}\"", recall::escaped(&model.name));
     if let Some(risk) = chosen.risk_permille {
@@ -503,7 +504,8 @@ fn told_fallback(model: &WorldModel, fallback: Option<SkillFallbackMode>, reason
     )
 }
 
-/// The kind of text that a plan of this skill brings into a context: that of the tool which foretells. A provider's is the agent's own.
+/// Returns the kind of text that a plan of this skill adds to a context: that of the predicting tool. A provider's counts as the
+/// agent's own.
 pub(crate) async fn brings(calls: &CallGovernor, skill: &Skill) -> ToolTextOrigin {
     let Some(model) = of(calls, skill).filter(|model| model.backend.kind == WorldModelBackendType::Tool)
     else {
@@ -518,7 +520,7 @@ pub(crate) async fn brings(calls: &CallGovernor, skill: &Skill) -> ToolTextOrigi
     }
 }
 
-/// The origin of a plan, for a context of its own.
+/// Returns the source of a plan, for its own context.
 pub(crate) async fn origin(calls: &CallGovernor, skill: &Skill) -> Option<String> {
     let model = of(calls, skill)?;
     taint::of_call(&model.backend.reference, &Map::new(), brings(calls, skill).await)

@@ -1,4 +1,4 @@
-//! Errors that stand where an answer should: with status 200, in a stream, in each vendor's own form.
+//! Detects errors that a server sends in place of an answer: with status 200 or inside a stream, in each vendor's own format.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::fault::AttemptFault;
 
 const SHOWN_MAX_BYTES: usize = 300;
 
-/// The error that this text is, if it is one. `is_named`: the server says that it is.
+/// Returns the error that `data` holds, if it holds one. `is_named`: the server marked the event as an error.
 pub(crate) fn error_in(data: &str, is_named: bool) -> Option<AttemptFault> {
     let value: Value = serde_json::from_str(data).ok()?; // silent-ok: no JSON is another fault
     let value = match &value {
@@ -26,7 +26,7 @@ pub(crate) fn error_in(data: &str, is_named: bool) -> Option<AttemptFault> {
     if let Some(first) = value.get("errors").and_then(|errors| errors.get(0)) {
         return Some(AttemptFault::of_error_object(first));
     }
-    // MiniMax accounts for every answer like this; 0 is well.
+    // MiniMax adds this member to every answer; code 0 means success.
     let told = value.get("base_resp");
     if let Some(told) = told.filter(|told| told.get("status_code").and_then(Value::as_i64).unwrap_or(0) != 0)
     {
@@ -45,7 +45,7 @@ pub(crate) fn error_in(data: &str, is_named: bool) -> Option<AttemptFault> {
     None
 }
 
-/// Words that are no answer.
+/// Returns the fault for data that is not an answer of the expected format.
 pub(crate) fn not_agreed(data: &str, error: &serde_json::Error) -> AttemptFault {
     if error.is_eof() {
         return AttemptFault::cut();

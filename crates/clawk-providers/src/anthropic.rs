@@ -1,4 +1,4 @@
-//! The messages dialect of Anthropic: what is sent.
+//! Anthropic's messages dialect: writes requests.
 
 use clawk_core::ports::{ReasoningEffort, StatePart};
 use clawk_egress::Url;
@@ -15,11 +15,11 @@ use crate::wire::{RequestContext, adapt, set};
 
 pub(crate) mod answer;
 
-/// The revision of the API that this module speaks.
+/// The API version that this module uses.
 pub(crate) const VERSION: &str = "2023-06-01";
-/// The member that marks a beginning for the server's cache.
+/// The JSON member that marks the end of a prefix for the server's cache.
 const MARK: &str = "cache_control";
-/// The least that a budget of thoughts may be.
+/// Smallest thinking budget that the API accepts, in tokens.
 const THOUGHTS_MIN: u64 = 1024;
 
 /// `BASE/v1/messages`, whether or not the base ends in `/v1`.
@@ -37,7 +37,7 @@ pub(crate) fn url(base: &Url) -> Url {
     url
 }
 
-/// The request, and the digest of all that its answer is given to.
+/// Returns the request body, and the digest of the prefix that the answer is bound to.
 pub(crate) fn body(context: RequestContext<'_>) -> (Value, Digest) {
     let request = context.request;
     let rules = HistoryRules {
@@ -76,7 +76,7 @@ pub(crate) fn body(context: RequestContext<'_>) -> (Value, Digest) {
         };
         let message = json!({ "role": role, "content": blocks });
         prefix.add(&message);
-        // All results of one answer, and the words behind them, are one message.
+        // The API wants all results of one answer, and the user's text after them, in one message.
         match messages.last_mut() {
             Some(last) if last.get("role").and_then(Value::as_str) == Some(role) => {
                 if let Some(so_far) = last.get_mut("content").and_then(Value::as_array_mut) {
@@ -111,8 +111,8 @@ pub(crate) fn body(context: RequestContext<'_>) -> (Value, Digest) {
     (body, prefix.digest())
 }
 
-/// Marks the stable beginning (tools, system prompt) and the ends of the last two messages of the user: the newest is written
-/// into the cache, and the one before it is found there.
+/// Marks the stable prefix (tools, system prompt) and the last two user messages for the server's cache. The server writes the
+/// newest prefix into the cache and finds the one before it there.
 fn mark(body: &mut Value) {
     for place in ["tools", "system"] {
         let last = body.get_mut(place).and_then(Value::as_array_mut);
@@ -140,14 +140,14 @@ fn user_blocks(text: &str, images: &[&clawk_core::ports::Image]) -> Vec<Value> {
         Some(json!({ "type": "image", "source": source }))
     });
     let mut blocks: Vec<Value> = shown.collect();
-    // The API takes no empty text.
+    // The API refuses empty text.
     if !text.is_empty() || blocks.is_empty() {
         blocks.push(json!({ "type": "text", "text": text }));
     }
     blocks
 }
 
-/// The answer's blocks in their order; `same`: with those that the server handed over.
+/// Returns the answer's blocks in their order. `same`: include the blocks that this server returned.
 fn assistant_blocks(entry: &AssistantEntry<'_>, same: bool) -> Vec<Value> {
     let words = |text: &str| json!({ "type": "text", "text": text });
     let mut calls: Vec<Option<Value>> = entry
@@ -161,7 +161,7 @@ fn assistant_blocks(entry: &AssistantEntry<'_>, same: bool) -> Vec<Value> {
     let mut left = entry.text.as_str();
     let mut blocks = Vec::new();
     let parts = entry.state.filter(|_| same).map_or(&[][..], |state| &state.parts);
-    // Words that screening changed are no longer as long: they stand together where the first of them stood.
+    // If screening changed the text, its length differs. Then the whole text takes the place of the first text block.
     let sum = parts.iter().map(|part| match part {
         StatePart::Text { bytes } => usize::try_from(*bytes).unwrap_or(usize::MAX),
         StatePart::Member { .. }
@@ -198,7 +198,7 @@ fn assistant_blocks(entry: &AssistantEntry<'_>, same: bool) -> Vec<Value> {
     blocks
 }
 
-/// A block of this dialect that says something.
+/// Parses a stored block of this dialect. Returns `None` for a block without content.
 fn own_block(json: &str) -> Option<Value> {
     let block = json_of(json);
     let text = |name: &str| block.get(name).and_then(Value::as_str).unwrap_or_default();
@@ -206,7 +206,8 @@ fn own_block(json: &str) -> Option<Value> {
     (block.is_object() && text("type") != "reasoning" && !is_empty).then_some(block)
 }
 
-/// Whether the turn under way may go on with thinking: its last answer with calls begins with a thought, or there is none yet.
+/// Returns whether the current turn may continue with thinking: there is no answer yet, or the last answer with calls begins with a
+/// thought.
 fn thinks_on(entries: &[HistoryEntry<'_>]) -> bool {
     let last = entries.iter().rev().find_map(|entry| match entry {
         HistoryEntry::User { .. } => Some(true),
@@ -218,7 +219,8 @@ fn thinks_on(entries: &[HistoryEntry<'_>]) -> bool {
     last.unwrap_or(true)
 }
 
-/// Models whose thoughts are bound to all that stood before them: behind other words they are refused.
+/// Returns whether the model's thoughts are valid only after the exact prefix they were made for. The server refuses them after any
+/// other text.
 fn binds_thoughts(model: &str) -> bool {
     const NAMES: [&str; 6] = [
         "fable",
@@ -231,7 +233,7 @@ fn binds_thoughts(model: &str) -> bool {
     NAMES.iter().any(|name| model.contains(name))
 }
 
-/// Models whose thinking has no budget: they think as much as their effort says.
+/// Returns whether the model's thinking has no budget, so that only the effort setting controls it.
 fn is_adaptive(model: &str) -> bool {
     let Some((_, rest)) = model.split_once("claude-") else {
         return false;
@@ -247,7 +249,7 @@ fn is_adaptive(model: &str) -> bool {
     }
 }
 
-/// Effort as the model takes it. `goes_on`: the turn so far allows a budget of thoughts.
+/// Writes the reasoning effort in the form the model accepts. `goes_on`: the current turn allows a thinking budget.
 fn set_effort(body: &mut Value, effort: ReasoningEffort, context: RequestContext<'_>, goes_on: bool) {
     let model = context.owner.model;
     let always = binds_thoughts(model) || model.contains("opus-4-7");
@@ -279,7 +281,7 @@ fn set_effort(body: &mut Value, effort: ReasoningEffort, context: RequestContext
         ReasoningEffort::High => 16 * THOUGHTS_MIN,
         ReasoningEffort::Max => 32 * THOUGHTS_MIN,
     };
-    // The budget is part of the bound on output; the answer needs room, too.
+    // The thinking budget counts towards the output limit, so the answer needs a share of it.
     let budget = budget.min(context.request.max_output_tokens / 4 * 3);
     let thinking = match budget >= THOUGHTS_MIN && goes_on {
         true => json!({ "type": "enabled", "budget_tokens": budget }),

@@ -1,4 +1,4 @@
-//! One attempt at a model server, from the request to the whole answer.
+//! One attempt at a model server: from the request to the complete answer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,13 +19,13 @@ use crate::state::StateOwner;
 use crate::wire::{RequestContext, opens_thought, wants_written_thoughts};
 use crate::{anthropic, embeddings, openai, responses, speech, window};
 
-/// Largest single event of a stream.
+/// Largest event of a stream, in bytes.
 const EVENT_MAX_BYTES: usize = 8 * 1024 * 1024;
-/// How long a whole answer waits for its accounting, and a counted one for the stream's proper end.
+/// Longest wait after a complete answer: for the token counts, or, if they are known, for the stream's regular end.
 const COUNTS_WAIT: Duration = Duration::from_secs(2);
 const END_WAIT: Duration = Duration::from_millis(250);
 
-/// What the server speaks.
+/// The API dialect that a server uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ApiDialect {
     OpenAi,
@@ -41,7 +41,7 @@ pub(crate) struct HttpProvider {
     pub(crate) dialect: ApiDialect,
     pub(crate) model: String,
     pub(crate) streaming: bool,
-    /// An answer of this model began inside of a thought that the server's template had opened.
+    /// Set when the server's template opened a thought before this model's answer began.
     pub(crate) opens_thought: AtomicBool,
 }
 
@@ -141,7 +141,7 @@ fn no_speech() -> (AttemptFault, Option<Usage>) {
 }
 
 impl HttpProvider {
-    /// The dialect of this request: a refusal may have asked for another one.
+    /// Returns the dialect of this request. A refusal may have asked for another dialect than the configured one.
     const fn dialect_of(&self, request: &InferRequest) -> ApiDialect {
         match self.dialect {
             ApiDialect::OpenAi if request.adaptation.responses_api => ApiDialect::Responses,
@@ -194,7 +194,7 @@ impl HttpProvider {
                 self.endpoint.error(fault, spent)
             })?;
 
-        // From here on the server works, and what it did counts whether or not the answer arrives.
+        // From here on the server works. The cost counts even if the answer never arrives.
         let mut draft = match dialect {
             ApiDialect::OpenAi | ApiDialect::Responses => {
                 let learnt = self.opens_thought.load(Ordering::Relaxed);
@@ -202,7 +202,7 @@ impl HttpProvider {
             }
             ApiDialect::Anthropic => Draft::default(),
         };
-        // Not told piece by piece where nobody asked for a stream.
+        // Without streaming, no pieces are reported.
         let told: OnDelta<'_> = if self.streaming { on_delta } else { &|_| {} };
         let read = self.read((dialect, response), &mut draft, told, cancel).await;
         if read.is_ok() {
@@ -225,7 +225,7 @@ impl HttpProvider {
             .map_err(|fault| self.endpoint.error(fault, Some(spent)))
     }
 
-    /// By what comes, not by what was asked for or what the server says it sends: all of them occur.
+    /// Reads the answer in the format that arrives. Servers send formats that differ from the request and from their own headers.
     async fn read(
         &self,
         (dialect, mut response): (ApiDialect, Response),
@@ -238,7 +238,7 @@ impl HttpProvider {
         loop {
             let piece = match (draft.stop.is_some(), draft.is_counted()) {
                 (false, _) => next(&mut response, cancel).await?,
-                // The answer is whole: nothing that happens now can take it away.
+                // The answer is complete: later errors do not change it.
                 (true, counted) => {
                     let wait = if counted { END_WAIT } else { COUNTS_WAIT };
                     let rest = tokio::time::timeout(wait, next(&mut response, cancel)).await;
@@ -260,7 +260,7 @@ impl HttpProvider {
                 }
             }
             match decoder.push(&piece, |event| take(dialect, draft, &event, on_delta)) {
-                // What is wrong behind a whole answer is wrong with its accounting; asking again would be paid again.
+                // A fault after a complete answer concerns the token counts only. A retry would cost the same again.
                 Err(_) if draft.stop.is_some() => return Ok(()),
                 read => read?,
             }
@@ -281,7 +281,7 @@ fn take(
     }
 }
 
-/// What a request cost that got no answer's beginning: what was sent, where the server may have worked on it.
+/// Returns the usage of a request whose answer did not begin: the sent tokens, if the server may have worked on the request.
 fn sent_only(kind: FaultKind, request_bytes: usize) -> Option<Usage> {
     matches!(kind, FaultKind::Timeout | FaultKind::Cut | FaultKind::Cancelled).then(|| Usage {
         input_tokens: estimate(request_bytes),
@@ -290,7 +290,7 @@ fn sent_only(kind: FaultKind, request_bytes: usize) -> Option<Usage> {
     })
 }
 
-/// A login page, or the page of a proxy: asking again would show it again.
+/// Returns the fault for a web page, for example of a login or a proxy. It is not retried, because the same page would come again.
 fn web_page() -> AttemptFault {
     let why = "the server answered with a web page in the place of an answer; check `endpoint`, and whether a proxy or a login stands before it";
     AttemptFault::new(FaultKind::Rejected, why)
@@ -307,7 +307,8 @@ pub(crate) async fn next(
     }
 }
 
-/// A whole answer that is no answer: cut when it ends too early, else not what was agreed.
+/// Returns the fault for a complete answer that can't be parsed. An answer that ends too early counts as interrupted, any other as
+/// malformed.
 pub(crate) fn unreadable(error: serde_json::Error) -> AttemptFault {
     if error.is_eof() {
         return AttemptFault::cut();

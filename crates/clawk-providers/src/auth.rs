@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use crate::fault::AttemptFault;
 
-/// The manifest's `auth`, made ready. Nothing is resolved until the first request.
+/// The manifest's `auth` setting. No secret is resolved before the first request.
 #[derive(Debug)]
 pub(crate) enum EndpointAuth {
     None,
@@ -27,7 +27,7 @@ pub(crate) enum EndpointAuth {
 }
 
 impl EndpointAuth {
-    /// Puts the proof into `headers`.
+    /// Adds the credentials to `headers`.
     pub(crate) async fn apply(
         &self,
         headers: &mut HeaderMap,
@@ -51,11 +51,12 @@ impl EndpointAuth {
         Ok(())
     }
 
-    /// The server did not accept the proof: forget it. `true` when a fresh one is worth a second request at once.
+    /// Called when the server refused the credentials: drops the cached ones. Returns `true` if a second request with fresh ones
+    /// should follow at once.
     pub(crate) fn rejected(&self) -> bool {
         match self {
             Self::None => false,
-            // Resolved anew by the next attempt: it may have been rotated.
+            // The next attempt resolves the secret again, because it may have been rotated.
             Self::Bearer(key) | Self::Header(_, key) => {
                 key.forget();
                 false
@@ -87,7 +88,7 @@ impl LazySecret {
             return Ok(secret);
         }
         let (resolver, name) = (resolver.clone(), self.name.clone());
-        // A store command may take seconds.
+        // A store command may take seconds, so it runs on a blocking thread.
         let resolved = tokio::task::spawn_blocking(move || resolver.resolve(&name)).await;
         let secret = resolved
             .map_err(|error| AttemptFault::new(FaultKind::Auth, format!("secret look-up ended: {error}")))?
@@ -214,7 +215,7 @@ impl OAuth2 {
             .map_err(|_| explain(AttemptFault::malformed("the answer holds no `access_token`")))?;
         let secret = Secret::new(format!("{} (access token)", self.key.name), answer.access_token);
         resolver.guard(&secret);
-        // Half a minute early, so that it does not lapse on the way; at most a day.
+        // Renew the token 30 seconds before it expires, so that it stays valid on the way; keep it at most for a day.
         let seconds = answer.expires_in.unwrap_or(300).min(86_400);
         let good_until = Instant::now() + Duration::from_secs(seconds.saturating_sub(30.min(seconds / 2)));
         Ok(Token { secret, good_until })
@@ -236,7 +237,7 @@ impl OAuth2 {
     }
 }
 
-/// A fault at the token endpoint: a 4xx there means the credentials.
+/// Explains a fault of the token endpoint. A 4xx status there means that the credentials are wrong.
 fn explain(fault: AttemptFault) -> AttemptFault {
     let kind = if fault.kind == FaultKind::Rejected {
         FaultKind::Auth
@@ -246,7 +247,7 @@ fn explain(fault: AttemptFault) -> AttemptFault {
     AttemptFault {
         kind,
         message: format!("no access token: {}", fault.message),
-        // Its words are about the token, not about the request to the model.
+        // The text describes the token request, not the request to the model.
         cause: None,
         ..fault
     }
@@ -254,7 +255,7 @@ fn explain(fault: AttemptFault) -> AttemptFault {
 
 fn sensitive(value: &str, name: &str) -> Result<HeaderValue, AttemptFault> {
     let mut value = HeaderValue::from_str(value).map_err(|_| {
-        // silent-ok: the cause says no more than this
+        // silent-ok: the source has no further information
         AttemptFault::new(
             FaultKind::Auth,
             format!("secret `{name}` holds characters that no HTTP header can carry"),
@@ -264,7 +265,7 @@ fn sensitive(value: &str, name: &str) -> Result<HeaderValue, AttemptFault> {
     Ok(value)
 }
 
-/// `application/x-www-form-urlencoded`.
+/// Encodes text as `application/x-www-form-urlencoded`.
 fn form(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

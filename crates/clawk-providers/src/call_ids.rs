@@ -1,19 +1,20 @@
-//! Ids of calls as each dialect takes them. The mapping follows from the conversation alone, so that a request can be made again.
+//! Call ids in the form that each dialect accepts. The mapping depends only on the conversation, so that a repeated request is
+//! identical.
 
 use std::collections::BTreeSet;
 
 use clawk_core::ports::ToolUse;
 
-/// What a dialect takes.
+/// The format of call ids in a dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IdRule {
-    /// At most 40 characters. An id that the server made itself goes back as it was.
+    /// At most 40 characters. An id made by the same server is sent back unchanged.
     Chat,
     /// `[a-zA-Z0-9_-]`, at most 64 characters.
     Anthropic,
     /// `[a-zA-Z0-9_-]`, at most 64 characters.
     Responses,
-    /// Nine of `[a-zA-Z0-9]`.
+    /// Exactly nine characters of `[a-zA-Z0-9]`.
     Short,
 }
 
@@ -21,7 +22,7 @@ const SHORT: usize = 9;
 const ALPHABET: &[u8; 62] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 
 impl IdRule {
-    /// `own`: this server made it; `None`: nobody knows who did.
+    /// Returns whether the dialect accepts `id`. `own`: whether this server made the id; `None`: unknown.
     fn takes(self, id: &str, own: Option<bool>) -> bool {
         let letters = |more: &str| id.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c));
         match self {
@@ -36,7 +37,7 @@ impl IdRule {
     }
 }
 
-/// The ids of a conversation's calls as they go out.
+/// Maps the call ids of one conversation to the ids that are sent.
 #[derive(Debug)]
 pub(crate) struct CallIds {
     rule: IdRule,
@@ -51,7 +52,7 @@ impl CallIds {
         }
     }
 
-    /// The id of one more call.
+    /// Returns the id that is sent for one more call.
     pub(crate) fn name_call(&mut self, call: &ToolUse, own: Option<bool>) -> String {
         let id = match self.rule.takes(&call.id, own) && !self.used.contains(&call.id) {
             true => call.id.clone(),
@@ -69,7 +70,7 @@ impl CallIds {
     }
 }
 
-/// Nine letters and digits that follow from the text.
+/// Derives nine letters and digits from the text.
 fn short_id(text: &str) -> String {
     let digest = clawk_trace::chain::digest_of(text.as_bytes());
     let letters = digest.0.iter().take(SHORT).filter_map(|byte| {
@@ -143,7 +144,7 @@ mod tests {
     fn the_maker_of_an_id_gets_it_back() {
         let given = ["functions.read:0", "call_123", &"y".repeat(200)];
         assert_eq!(ids(IdRule::Chat, Some(true), &given), given);
-        // Another server gets ids that any vendor takes.
+        // Another server gets ids that every vendor accepts.
         for id in ids(IdRule::Chat, Some(false), &given) {
             assert_eq!(id.len(), 9);
         }

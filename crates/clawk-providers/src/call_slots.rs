@@ -1,37 +1,38 @@
-//! The calls of one answer, put together from pieces whose index and id servers give, repeat, mix up or leave out.
+//! Assembles the calls of one answer from pieces. Servers send the index and id of a piece correctly, repeatedly, wrongly or not at
+//! all.
 
 use clawk_core::ports::NAME_MAX_BYTES;
 use serde::de::IgnoredAny;
 
 use crate::draft::shorten;
 
-/// A piece of a call as it came.
+/// One piece of a call, as it arrived.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct CallPiece<'a> {
-    /// The server's index.
+    /// The index that the server sent.
     pub(crate) index: Option<u64>,
-    /// The place of the piece in its list.
+    /// The position of the piece in its list.
     pub(crate) position: usize,
-    /// Empty: none.
+    /// The id; empty if there is none.
     pub(crate) id: &'a str,
-    /// Empty: none.
+    /// The name; empty if there is none.
     pub(crate) name: &'a str,
     pub(crate) arguments: &'a str,
 }
 
-/// A call so far.
+/// An incomplete or complete call.
 #[derive(Debug, Default)]
 pub(crate) struct CallSlot {
     pub(crate) index: Option<u64>,
     pub(crate) id: String,
     pub(crate) name: String,
     pub(crate) arguments: String,
-    /// Its name was told to whoever watches.
+    /// The name was already reported to the observer of the stream.
     pub(crate) told: bool,
 }
 
 impl CallSlot {
-    /// Its arguments are one JSON text, and not an empty one.
+    /// Returns whether the arguments are one complete, non-empty JSON text.
     fn is_whole(&self) -> bool {
         !self.arguments.trim().is_empty() && serde_json::from_str::<IgnoredAny>(&self.arguments).is_ok()
     }
@@ -41,7 +42,7 @@ impl CallSlot {
     }
 }
 
-/// The calls of one answer in their order.
+/// The calls of one answer, in order.
 #[derive(Debug, Default)]
 pub(crate) struct CallSlots {
     slots: Vec<CallSlot>,
@@ -56,7 +57,7 @@ impl CallSlots {
         self.slots.iter()
     }
 
-    /// The place of the call that this piece belongs to; [`Self::len`]: it begins a new one.
+    /// Returns the position of the call to which the piece belongs. [`Self::len`] means that the piece begins a new call.
     pub(crate) fn place_of(&self, piece: &CallPiece<'_>) -> usize {
         let id = shorten(piece.id, NAME_MAX_BYTES);
         let same_id = (!id.is_empty())
@@ -69,12 +70,12 @@ impl CallSlots {
             .index
             .and_then(|index| self.slots.iter().rposition(|slot| slot.index == Some(index)));
         match (piece.index, at_index) {
-            // A head, or a tail whose head came under another index.
+            // The piece begins a call, or it continues a call that began under another index.
             (Some(_), None) if !piece.name.is_empty() || !id.is_empty() => self.len(),
             (Some(_), None) => self.last_or_new(),
             (Some(_), Some(at)) if self.goes_on(piece, at) => at,
             (Some(_), Some(_)) => self.len(),
-            // Two heads in one list are two calls.
+            // Two pieces with a name in one list are two calls.
             (None, _) if piece.position > 0 && !piece.name.is_empty() => self.len(),
             (None, _) => match self.slots.len().checked_sub(1) {
                 Some(at) if self.goes_on(piece, at) => at,
@@ -87,7 +88,7 @@ impl CallSlots {
         self.slots.len().saturating_sub(1)
     }
 
-    /// Some servers give all calls of an answer the same id.
+    /// Returns the position for a piece whose id is known. Some servers give all calls of an answer the same id.
     fn place_of_known_id(&self, piece: &CallPiece<'_>, at: usize) -> usize {
         let Some(slot) = self.slots.get(at) else {
             return self.len();
@@ -101,13 +102,13 @@ impl CallSlots {
         at
     }
 
-    /// Whether the piece is more of the call at this place, by its name and arguments.
+    /// Returns whether the piece continues the call at this position, by name and arguments.
     fn goes_on(&self, piece: &CallPiece<'_>, at: usize) -> bool {
         let Some(slot) = self.slots.get(at) else {
             return false;
         };
         if piece.name.is_empty() {
-            // A tail; an id that differs from piece to piece says nothing.
+            // The piece continues the call. Its id is ignored, because some servers change it with each piece.
             return true;
         }
         let other_id = !piece.id.is_empty() && !slot.id.is_empty();
@@ -115,13 +116,13 @@ impl CallSlots {
         let begins = piece.arguments.trim().is_empty() || piece.arguments.trim_start().starts_with('{');
         match (other_id, other_name) {
             (_, true) => false,
-            // A new id for each piece, under the name of the call.
+            // The server sends a new id with each piece, but the same name.
             (true, false) => slot.is_begun() && !slot.is_whole() && !begins,
             (false, false) => !slot.is_whole(),
         }
     }
 
-    /// The call at this place; a new one behind the last.
+    /// Returns the call at this position, and adds a new call at the end if needed.
     pub(crate) fn at_mut(&mut self, place: usize) -> Option<&mut CallSlot> {
         if place >= self.slots.len() {
             self.slots.push(CallSlot::default());
@@ -130,13 +131,13 @@ impl CallSlots {
         self.slots.get_mut(place.min(last))
     }
 
-    /// The place of the call with exactly this index.
+    /// Returns the position of the call with exactly this index.
     pub(crate) fn place_of_index(&self, index: u64) -> usize {
         let found = self.slots.iter().position(|slot| slot.index == Some(index));
         found.unwrap_or(self.len())
     }
 
-    /// The finished calls. Arguments of several calls that came one behind the other in the last of them are dealt out.
+    /// Returns the finished calls. If the last call holds the arguments of several calls, they are distributed to these calls.
     pub(crate) fn into_calls(mut self) -> Vec<CallSlot> {
         for at in 0..self.slots.len() {
             let texts = match self.slots.get(at) {
@@ -158,7 +159,7 @@ impl CallSlots {
     }
 }
 
-/// The JSON objects that stand one behind the other in this text; none, where it is anything else.
+/// Splits a text into consecutive JSON objects. Returns an empty list if the text holds anything else.
 fn json_texts(text: &str) -> Vec<String> {
     let mut stream = serde_json::Deserializer::from_str(text).into_iter::<serde_json::Value>();
     let mut found = Vec::new();

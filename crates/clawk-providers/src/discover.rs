@@ -1,4 +1,4 @@
-//! Which model can be had on this machine, for `clawk run` and `clawk init`.
+//! Finds a model that this machine can use, for `clawk run` and `clawk init`.
 
 use bytes::Bytes;
 use clawk_core::model_catalogue::ModelCatalogue;
@@ -12,27 +12,28 @@ use futures::future::join_all;
 use http::{HeaderMap, Method};
 use serde_json::Value;
 
-/// Ports where local servers usually listen: Ollama, llama.cpp, LM Studio.
+/// The usual ports of local model servers: Ollama, llama.cpp, LM Studio.
 const LOCAL: &[(u16, &str)] = &[(11434, "Ollama"), (8080, "llama.cpp"), (1234, "LM Studio")];
 const PROBE_MS: u64 = 300;
 
-/// What was found.
+/// The result of [`discover`].
 #[derive(Debug, Clone)]
 pub struct DiscoveredProvider {
-    /// A provider ready for a manifest, named `default`; `None`: nothing was found, use a scripted model.
+    /// A provider for a manifest, named `default`. `None`: nothing was found; use a scripted model.
     pub provider: Option<Provider>,
-    /// For people: which, why, and how to change it.
+    /// An explanation for people: which provider, why, and how to change it.
     pub why: String,
 }
 
-/// Looks in this order: `ANTHROPIC_API_KEY`, `OPENAI_API_KEY` or `OPENAI_BASE_URL`, `OPENROUTER_API_KEY`, `OLLAMA_HOST`, then a
-/// server on a usual local port. `*_BASE_URL` and `*_MODEL` are honoured. Takes at most about 300 ms.
+/// Looks for a provider in this order: `ANTHROPIC_API_KEY`, `OPENAI_API_KEY` or `OPENAI_BASE_URL`, `OPENROUTER_API_KEY`,
+/// `OLLAMA_HOST`, then a server on a usual local port. The variables `*_BASE_URL` and `*_MODEL` are respected. Takes at most about
+/// 300 ms.
 pub async fn discover(env: &EnvironmentSource) -> DiscoveredProvider {
     if let Some(found) = by_key(env) {
         return found;
     }
     if let Some(base) = env.non_empty("OPENAI_BASE_URL") {
-        // Somebody wrote it down: it counts even when it does not answer now.
+        // The user configured this server explicitly, so it is used even if it does not answer now.
         let model = env.non_empty("OPENAI_MODEL");
         let model = match model {
             Some(model) => model,
@@ -90,7 +91,7 @@ fn by_key(env: &EnvironmentSource) -> Option<DiscoveredProvider> {
     None
 }
 
-/// The first of `ports` (in that order) that answers like a model server; all are asked at once.
+/// Asks all `ports` at once. Returns the first port, in the given order, that answers like a model server.
 async fn probe(env: &EnvironmentSource, ports: &[(u16, &str)]) -> Option<DiscoveredProvider> {
     let bases: Vec<_> = ports
         .iter()
@@ -118,9 +119,9 @@ fn found(provider: Provider, because: &str) -> DiscoveredProvider {
     }
 }
 
-/// The first model that `BASE/models` lists.
+/// Returns the first model that `BASE/models` lists.
 async fn models(env: &EnvironmentSource, base: &str) -> Option<String> {
-    // silent-ok throughout: a server that does not answer, or not like one, is simply not found
+    // silent-ok throughout: a server that does not answer like a model server counts as not found
     let deadlines = ClientDeadlines {
         connect_ms: PROBE_MS,
         first_byte_ms: PROBE_MS,
@@ -149,7 +150,8 @@ async fn models(env: &EnvironmentSource, base: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// `OLLAMA_HOST` is a host, `host:port` or a URL; a listening address of "everywhere" means this machine.
+/// Returns the base URL for `OLLAMA_HOST`, which is a host, `host:port` or a URL. A listening address such as `0.0.0.0` means this
+/// machine.
 fn ollama_base(host: &str) -> String {
     let url = if host.contains("://") {
         host.to_owned()

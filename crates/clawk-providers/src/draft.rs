@@ -1,4 +1,4 @@
-//! An answer as it grows.
+//! The draft of an answer: it collects the pieces of a stream.
 
 use clawk_core::ports::{
     CompletionDelta, InferRequest, ModelCompletion, ModelMessage, NAME_MAX_BYTES, ProviderState, StatePart,
@@ -17,59 +17,59 @@ use crate::thought::{SplitPiece, ThoughtSplitter};
 #[cfg(test)]
 mod tests;
 
-/// Calls in one answer.
+/// Largest number of calls in one answer.
 const CALLS_MAX: usize = 128;
-/// Text kept of arguments that are no JSON object.
+/// Largest part of invalid arguments that is kept, in bytes.
 const BAD_ARGUMENTS_MAX_BYTES: usize = 4096;
-/// Bytes that one token stands for at the very most. A server that counts fewer tokens than that is not believed.
+/// Largest number of bytes that one token can stand for. A server's token count that implies more is not used.
 const TOKEN_MAX_BYTES: u64 = 16;
 
-/// How pieces reach whoever watches.
+/// Receives each piece of the answer as it arrives.
 pub(crate) type OnDelta<'a> = &'a (dyn Fn(CompletionDelta<'_>) + Send + Sync);
 
-/// The pieces of one answer so far.
+/// The pieces of one answer received so far.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
     pub(crate) text: String,
     calls: CallSlots,
-    /// What is handed over for safe keeping.
+    /// Data that the server wants back with the next request.
     pub(crate) state: StateDraft,
-    /// Bytes of thoughts that are no part of the answer.
+    /// Bytes of thoughts that are not part of the answer.
     thought_bytes: usize,
-    /// Thoughts as they stood in the answer's text.
+    /// Thoughts in the exact form in which they were part of the answer's text.
     pub(crate) written_thoughts: String,
-    /// Separates thoughts that are written into the text.
+    /// Separates thoughts from the answer's text, if the model writes them there.
     splitter: Option<ThoughtSplitter>,
     halves: HalfJoiner,
-    /// The model refuses, in words of its own.
+    /// The model refused to answer, in its own words.
     pub(crate) refused: bool,
-    /// Once set, the answer is whole; what may follow is accounting.
+    /// Why the model stopped. Once it is set, the answer is complete; only token counts may follow.
     pub(crate) stop: Option<StopReason>,
     pub(crate) input_tokens: Option<u64>,
     pub(crate) output_tokens: Option<u64>,
-    /// Of the input: read from the server's cache, and written into it.
+    /// Input tokens that the server read from its cache, and that it wrote into its cache.
     pub(crate) cached_tokens: u64,
     pub(crate) cache_write_tokens: u64,
-    /// At most [`NAME_MAX_BYTES`].
+    /// The model's name as the server reports it, at most [`NAME_MAX_BYTES`].
     model: Option<String>,
-    /// The server sent a count that nobody can record.
+    /// The server sent a token count that cannot be recorded.
     unreadable: bool,
-    /// The counts are the operator's own, of a script: they are believed.
+    /// The counts come from the operator's script and are used unchecked.
     pub(crate) believed: bool,
 }
 
-/// What a finished answer is judged by.
+/// The information that is needed to finish an answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AnswerContext<'a> {
     pub(crate) request: &'a InferRequest,
     pub(crate) request_bytes: usize,
     pub(crate) owner: StateOwner<'a>,
-    /// Of the request, where the dialect's parts are bound to it.
+    /// Digest of the request's prefix, if the dialect binds parts of an answer to it.
     pub(crate) prefix: Option<Digest>,
 }
 
 impl Draft {
-    /// A draft that separates thoughts from the text. `holds`: this model's answers begin inside of one.
+    /// Makes a draft that separates thoughts from the text. `holds`: this model's answers begin inside a thought.
     pub(crate) fn with_thoughts(holds: bool) -> Self {
         Self {
             splitter: Some(ThoughtSplitter::new(holds)),
@@ -115,7 +115,7 @@ impl Draft {
         }
     }
 
-    /// A thought: counted, watched by whoever wants to, and no part of the answer.
+    /// Adds a piece of a thought. It is counted and reported to the observer, but is not part of the answer.
     pub(crate) fn think(&mut self, text: &str, on_delta: OnDelta<'_>) {
         if !text.is_empty() {
             self.thought_bytes += text.len();
@@ -123,7 +123,7 @@ impl Draft {
         }
     }
 
-    /// The server has said all that it will.
+    /// Ends the text: the server sends no more of it.
     pub(crate) fn end_text(&mut self, on_delta: OnDelta<'_>) {
         let rest = self.halves.finish();
         match &mut self.splitter {
@@ -136,17 +136,17 @@ impl Draft {
         }
     }
 
-    /// The model's thoughts were opened by the server's template.
+    /// Returns whether the server's template opened the model's thought.
     pub(crate) fn was_opened(&self) -> bool {
         self.splitter.as_ref().is_some_and(ThoughtSplitter::was_opened)
     }
 
-    /// Neither words nor calls so far.
+    /// Returns whether the draft has neither text nor calls.
     pub(crate) fn is_blank(&self) -> bool {
         self.text.is_empty() && self.calls.len() == 0
     }
 
-    /// Adds to the call at `index`; id and name count once, arguments are joined.
+    /// Adds a piece to the call at `index`. The first id and name count; arguments are joined.
     pub(crate) fn call(
         &mut self,
         index: u64,
@@ -166,7 +166,7 @@ impl Draft {
         self.add_call(place, &piece, on_delta)
     }
 
-    /// Adds a piece to the call that it belongs to, by all that it says of itself.
+    /// Adds a piece to its call, which is found by index, id, name and arguments.
     pub(crate) fn call_piece(
         &mut self,
         piece: &CallPiece<'_>,
@@ -197,10 +197,10 @@ impl Draft {
         if call.name.is_empty() {
             name_of(Some(piece.name)).clone_into(&mut call.name);
         }
-        // The whole call once more is not more of it.
+        // Some servers repeat the whole call. The repetition is not added to the arguments.
         let repeats =
             !piece.name.is_empty() && piece.arguments.len() > 2 && call.arguments == piece.arguments;
-        // A placeholder before the pieces.
+        // Some servers send a placeholder before the pieces.
         let placeholder = matches!(call.arguments.trim(), "{}" | "null" | "\"\"");
         if placeholder && piece.arguments.trim_start().starts_with('{') {
             call.arguments.clear();
@@ -214,7 +214,7 @@ impl Draft {
         Ok(place)
     }
 
-    /// The whole arguments of a call, as a server says them at its end.
+    /// Sets the complete arguments of a call, which some servers send at its end.
     pub(crate) fn set_arguments(&mut self, place: usize, arguments: &str) {
         if place < self.calls.len()
             && let Some(call) = self.calls.at_mut(place)
@@ -223,43 +223,44 @@ impl Draft {
         }
     }
 
-    /// The model that the server says answered.
+    /// Records the model's name from the answer.
     pub(crate) fn named(&mut self, model: Option<&str>) {
         if let Some(model) = model.filter(|_| self.model.is_none()) {
             self.model = Some(name_of(Some(model)).to_owned());
         }
     }
 
-    /// The server counts what it has read.
+    /// Records the server's count of input tokens.
     pub(crate) fn read(&mut self, count: WireNumber) {
         self.input_tokens = count.given().or(self.input_tokens);
         self.unreadable |= count == WireNumber::Unreadable;
     }
 
-    /// The server counts what it has written.
+    /// Records the server's count of output tokens.
     pub(crate) fn wrote(&mut self, count: WireNumber) {
         self.output_tokens = count.given().or(self.output_tokens);
         self.unreadable |= count == WireNumber::Unreadable;
     }
 
-    /// The server's account of the answer is not what was agreed.
+    /// Records that the server's token counts are malformed.
     pub(crate) const fn miscounted(&mut self) {
         self.unreadable = true;
     }
 
-    /// Nothing more is to be learnt of what it cost.
+    /// Returns whether the token counts are complete.
     pub(crate) const fn is_counted(&self) -> bool {
         self.unreadable || (self.input_tokens.is_some() && self.output_tokens.is_some())
     }
 
-    /// What the attempt cost: the server's counts, or bytes / 4 where it gave none, or gave less than the text can be.
+    /// Returns the usage of the attempt: the server's counts. If a count is missing, or too small for the text, it is estimated as
+    /// bytes / 4.
     pub(crate) fn usage(&self, request_bytes: usize) -> Usage {
         let calls: usize = self
             .calls
             .iter()
             .map(|call| call.name.len() + call.arguments.len())
             .sum();
-        // A thought that goes back is in both counts.
+        // A thought that is sent back is part of both counts.
         let thoughts = self.thought_bytes.max(self.state.bytes());
         let (input_tokens, read) = self.judged(self.input_tokens, request_bytes);
         let (output_tokens, written) = self.judged_output(self.text.len() + calls, thoughts);
@@ -271,7 +272,7 @@ impl Draft {
         Usage {
             input_tokens,
             output_tokens,
-            // More than was read did not come from a cache.
+            // The cached part cannot be larger than the whole input.
             cached_tokens: self.cached_tokens.min(input_tokens),
             cache_write_tokens: self.cache_write_tokens.min(input_tokens),
             estimated: self.unreadable
@@ -282,7 +283,8 @@ impl Draft {
         }
     }
 
-    /// The count that is taken for what was written. The bytes of sealed thoughts say nothing against the server's count.
+    /// Returns the output token count to record. Encrypted thoughts have more bytes than tokens, so their bytes do not make the
+    /// server's count invalid.
     fn judged_output(&self, bytes: usize, thoughts: usize) -> (u64, TokenCountTrust) {
         match self.output_tokens {
             Some(_) => self.judged(self.output_tokens, bytes),
@@ -290,7 +292,7 @@ impl Draft {
         }
     }
 
-    /// The count that is taken for so many bytes, and whose it is.
+    /// Returns the token count to record for this many bytes, and whether it is the server's count or an estimate.
     fn judged(&self, told: Option<u64>, bytes: usize) -> (u64, TokenCountTrust) {
         let least = u64::try_from(bytes).unwrap_or(u64::MAX) / TOKEN_MAX_BYTES;
         match told {
@@ -302,7 +304,10 @@ impl Draft {
         }
     }
 
-    /// The finished answer; a fault when it is not whole.
+    /// Returns the finished answer.
+    ///
+    /// # Errors
+    /// The answer is incomplete.
     pub(crate) fn finish(mut self, context: AnswerContext<'_>) -> Result<ModelCompletion, AttemptFault> {
         let Some(stop) = self.stop else {
             return Err(AttemptFault::cut());
@@ -311,7 +316,7 @@ impl Draft {
         let usage = self.usage(context.request_bytes);
         let mut taken = ids_of(context.request);
         let mut calls = Vec::with_capacity(self.calls.len());
-        // What a filter has stopped is not run.
+        // Calls of an answer that a content filter stopped are not run.
         let wanted = match stop {
             StopReason::Refusal => Vec::new(),
             StopReason::End | StopReason::ToolUse | StopReason::Length => self.calls.into_calls(),
@@ -329,7 +334,7 @@ impl Draft {
             });
         }
         let stop = match stop {
-            // Servers disagree on what a stop with calls is called.
+            // Servers use different stop reasons for an answer with calls.
             StopReason::End if !calls.is_empty() => StopReason::ToolUse,
             StopReason::ToolUse if calls.is_empty() => StopReason::End,
             other => other,
@@ -350,7 +355,8 @@ impl Draft {
     }
 }
 
-/// What goes back to the server: also without parts, it says whose ids the calls have.
+/// Returns the state that the next request sends back. It exists even without parts, because it records which server made the call
+/// ids.
 fn state_of(
     context: AnswerContext<'_>,
     parts: Vec<StatePart>,
@@ -376,12 +382,12 @@ enum TokenCountTrust {
     Missing,
 }
 
-/// Tokens of so many bytes, as a rough measure.
+/// Estimates the tokens of this many bytes.
 pub(crate) fn estimate(bytes: usize) -> u64 {
     u64::try_from(bytes.div_ceil(4)).map_or(Usage::TOKENS_MAX, |tokens| tokens.min(Usage::TOKENS_MAX)) // silent-ok: as many as there can be
 }
 
-/// An id or a name as it is kept. No tool has so long a name, so a cut one is none.
+/// Returns an id or a name, cut to the allowed length. No tool has a name that long, so a cut name matches no tool.
 fn name_of(text: Option<&str>) -> &str {
     shorten(text.unwrap_or_default(), NAME_MAX_BYTES)
 }
@@ -394,7 +400,7 @@ fn ids_of(request: &InferRequest) -> Vec<String> {
     calls.flatten().map(|call| call.id.clone()).collect()
 }
 
-/// The server's id; where it gave none, or one that is taken, the first free `call-N`.
+/// Returns the server's id. If it is missing or already used, returns the first free `call-N`.
 fn fresh_id(id: String, taken: &[String]) -> String {
     if !id.is_empty() && !taken.contains(&id) {
         return id;
@@ -405,8 +411,11 @@ fn fresh_id(id: String, taken: &[String]) -> String {
         .unwrap_or(id)
 }
 
-/// A JSON object, or the text that is none. No text, `null` and an empty list are the empty object: servers send them for no
-/// arguments. A JSON text that holds a JSON object's text is that object.
+/// Parses arguments as a JSON object. An empty text, `null` and an empty list count as the empty object, because servers send them
+/// for "no arguments". A JSON string that holds an object is read as that object.
+///
+/// # Errors
+/// The text itself, if it is not a JSON object.
 pub(crate) fn arguments(text: &str) -> Result<Map<String, Value>, String> {
     if text.trim().is_empty() {
         return Ok(Map::new());
@@ -434,7 +443,7 @@ fn join_halves_in(value: &mut Value) {
     }
 }
 
-/// The arguments as they go back to the model: always an object.
+/// Returns the arguments to send back to the model: always an object.
 pub(crate) fn arguments_again(arguments: &Result<Map<String, Value>, String>) -> Value {
     match arguments {
         Ok(arguments) => Value::Object(arguments.clone()),
@@ -442,7 +451,7 @@ pub(crate) fn arguments_again(arguments: &Result<Map<String, Value>, String>) ->
     }
 }
 
-/// The longest beginning of `text` with at most `max_bytes` bytes.
+/// Returns the longest prefix of `text` with at most `max_bytes` bytes.
 pub(crate) fn shorten(text: &str, max_bytes: usize) -> &str {
     text.get(..text.floor_char_boundary(max_bytes)).unwrap_or(text)
 }

@@ -1,4 +1,4 @@
-//! Vectors of texts: `POST BASE/embeddings`, as OpenAI defines it and others serve it.
+//! Embeddings of texts: `POST BASE/embeddings`, as OpenAI defines it and others implement it.
 
 use bytes::{Bytes, BytesMut};
 use clawk_core::ports::{TextEmbeddings, Usage};
@@ -11,10 +11,10 @@ use crate::attempt::{next, unreadable};
 use crate::endpoint::Endpoint;
 use crate::fault::AttemptFault;
 
-/// The longest vector that is taken.
+/// Longest vector that is accepted, in dimensions.
 const MAX_DIMENSIONS: usize = 16_384;
 
-/// Bytes that a token is counted for, where the server counts none.
+/// Bytes per token for the estimate, if the server sends no count.
 const TOKEN_BYTES: usize = 4;
 
 #[derive(Deserialize)]
@@ -31,12 +31,12 @@ struct EmbeddingItem {
 
 #[derive(Deserialize)]
 struct EmbeddingsUsage {
-    /// Some servers give one of the two.
+    /// Some servers send only one of the two counts.
     prompt_tokens: Option<u64>,
     total_tokens: Option<u64>,
 }
 
-/// `BASE/embeddings`, where `chat` is `BASE/chat/completions`.
+/// Returns `BASE/embeddings`, where `chat` is `BASE/chat/completions`.
 fn url(chat: &Url) -> Url {
     let mut url = chat.clone();
     let base = chat.path().strip_suffix("/chat/completions").unwrap_or_default();
@@ -45,7 +45,8 @@ fn url(chat: &Url) -> Url {
     url
 }
 
-/// One attempt. `dimensions` is what the manifest says: another length is a failure, and never mixed with others.
+/// Makes one attempt. `dimensions` is the manifest's vector length. Another length is a failure, because vectors of different
+/// lengths cannot be compared.
 pub(crate) async fn embed(
     endpoint: &Endpoint,
     (model, dimensions): (&str, Option<u64>),
@@ -84,7 +85,7 @@ pub(crate) async fn embed(
     Ok(TextEmbeddings { vectors, usage })
 }
 
-/// One vector for each text, by its index, all of one length and of length 1.
+/// Returns one vector for each text, in the texts' order. All have the same number of dimensions and length 1.
 fn ordered(
     data: Vec<EmbeddingItem>,
     count: usize,

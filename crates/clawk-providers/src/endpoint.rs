@@ -1,4 +1,4 @@
-//! One endpoint over HTTP: client, authentication, and errors that may be shown.
+//! One HTTP endpoint: its client, its authentication, and error texts that are safe to show.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::auth::EndpointAuth;
 use crate::draft::shorten;
 use crate::fault::AttemptFault;
 
-/// What is read of an error's body, and what is shown of it.
+/// Largest part of an error's body that is read, in bytes, and the largest part that is shown.
 const ERROR_READ_MAX_BYTES: usize = 64 * 1024;
 const ERROR_SHOWN_MAX_BYTES: usize = 1024;
-/// How long one question about the model may take, and how much of its answer is read.
+/// Time limit for one question about the model, and the largest answer that is read.
 const LOOK_UP: Duration = Duration::from_millis(700);
 const LOOK_UP_MAX_BYTES: usize = 4 * 1024 * 1024;
 
@@ -32,18 +32,19 @@ pub(crate) struct Endpoint {
     pub(crate) resolver: SecretResolver,
     pub(crate) deadlines: ClientDeadlines,
     pub(crate) max_response_bytes: u64,
-    /// Made at first use: it may read root certificates.
+    /// The HTTP client. It is made at the first use, because that may read root certificates.
     pub(crate) client: OnceLock<EgressClient>,
 }
 
 impl Endpoint {
-    /// Posts `body` once (a second time with a fresh token when the first was refused) and returns a success's head.
+    /// Posts `body` once and returns the head of a successful response. If the server refused the token, a second request follows
+    /// with a fresh one.
     pub(crate) async fn post_to(&self, url: Url, body: Bytes) -> Result<Response, AttemptFault> {
         self.post_as(url, HeaderValue::from_static("application/json"), body)
             .await
     }
 
-    /// The same with a body of another media type.
+    /// Like [`Self::post_to`], with a body of another media type.
     pub(crate) async fn post_as(
         &self,
         url: Url,
@@ -63,13 +64,13 @@ impl Endpoint {
         }
         let headers = response.headers().clone();
         let said = response.beginning(ERROR_READ_MAX_BYTES).await;
-        // Secrets go before anything is taken apart or cut: what is cut could no longer be recognised.
+        // Remove secrets before the text is parsed or cut: a secret that is cut in two would not be recognised.
         let said = self.resolver.redactor().clean(&String::from_utf8_lossy(&said));
         Err(AttemptFault::of_status(status.as_u16(), &headers, &said))
     }
 
-    /// Asks for the list of models, without a key: any answer says that the endpoint is there, and none is paid for. `last`: what
-    /// stands in the path in its place.
+    /// Requests the list of models without a key. Any response shows that the endpoint is reachable, and the request costs nothing.
+    /// `last` is the end of the endpoint's path, which the list's path replaces.
     pub(crate) async fn reach(&self, last: &str) -> Result<(), AttemptFault> {
         let mut url = self.url.clone();
         let base = url.path().strip_suffix(last).unwrap_or_default();
@@ -85,10 +86,10 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Reads a JSON document at this path of the endpoint's own server, with the endpoint's own key; `None`: there is none. What is sent
-    /// is a question about the model, and nothing that is paid for.
+    /// Reads a JSON document at `path` of the endpoint's server, with the endpoint's key. Returns `None` if there is none. The
+    /// request only asks about the model and costs nothing.
     pub(crate) async fn look_up(&self, path: &str, body: Option<Value>) -> Option<Value> {
-        // silent-ok throughout: a server that does not say it is an ordinary one
+        // silent-ok throughout: a server without this document is treated as an ordinary one
         let mut url = self.url.clone();
         url.set_path(path);
         url.set_query(None);
@@ -118,7 +119,7 @@ impl Endpoint {
         serde_json::from_slice(&read).ok()
     }
 
-    /// Reads a JSON document with the endpoint's own key.
+    /// Reads a JSON document with the endpoint's key.
     pub(crate) async fn get_json(&self, url: Url) -> Result<Value, AttemptFault> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
@@ -171,7 +172,7 @@ impl Endpoint {
         Ok(self.client.get_or_init(|| client))
     }
 
-    /// The fault as the kernel is told: with the provider's name, without secrets, short.
+    /// Converts the fault to the kernel's error: adds the provider's name, removes secrets, shortens the text.
     pub(crate) fn error(&self, fault: AttemptFault, usage: Option<Usage>) -> ProviderError {
         let host = self.url.host_str().unwrap_or_default();
         let said = self.resolver.redactor().clean(&fault.message);

@@ -1,4 +1,4 @@
-//! From the manifest's Provider to something that can be asked.
+//! Builds providers from the manifest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -19,57 +19,58 @@ use crate::endpoint::Endpoint;
 use crate::scripted::{ModelScript, ScriptError, ScriptedProvider};
 use crate::{anthropic, openai, responses};
 
-/// The form in which an OpenAI-compatible server is asked.
+/// The API of an OpenAI-compatible server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProviderDialect {
     /// `POST BASE/chat/completions`.
     ChatCompletions,
-    /// `POST BASE/responses`: OpenAI's Responses API, without storage at the server.
+    /// `POST BASE/responses`: OpenAI's Responses API. Nothing is stored at the server.
     Responses,
 }
 
-/// `[providers.NAME]` in `clawk.toml`: what is local to this machine about a provider of the manifest.
+/// `[providers.NAME]` in `clawk.toml`: this machine's settings for a provider of the manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProviderConfig {
-    /// The form in which an `openai-compatible` server is asked; absent: chat completions, or what a refusal asks for.
+    /// The API of an `openai-compatible` server. Default: chat completions, unless a refusal asks for another one.
     pub dialect: Option<ProviderDialect>,
-    /// Where `oauth2` gets tokens; required for that type.
+    /// URL from which `oauth2` gets tokens; required for that type.
     pub token_url: Option<String>,
-    /// The scope asked for with the token.
+    /// The scope to request with the token.
     pub scope: Option<String>,
     /// The header of `api-key-header`; by default `x-api-key` (Anthropic) or `api-key` (OpenAI-compatible).
     pub header: Option<String>,
-    /// Name look-up, TCP and TLS, milliseconds.
+    /// Time limit for name lookup, TCP and TLS, in milliseconds.
     pub connect_timeout_ms: u64,
-    /// From the request to the first byte, milliseconds; without streaming that is the whole answer's making.
+    /// Time limit from the request to the first byte, in milliseconds. Without streaming, this covers the whole answer.
     pub first_byte_timeout_ms: u64,
-    /// Between two pieces of a stream, milliseconds.
+    /// Time limit between two pieces of a stream, in milliseconds.
     pub idle_timeout_ms: u64,
-    /// One attempt, milliseconds.
+    /// Time limit for one attempt, in milliseconds.
     pub total_timeout_ms: u64,
-    /// Largest answer, bytes.
+    /// Largest response, in bytes.
     pub max_response_bytes: u64,
-    /// Output tokens asked for; absent: the model's maximum where it is known, else 4,096.
+    /// Output tokens to request. Default: the model's maximum if it is known, else 4,096.
     pub max_output_tokens: Option<u64>,
-    /// How long the waits between attempts may be together, milliseconds; 0: a rate limit counts as an attempt.
+    /// Longest total wait between attempts, in milliseconds. With 0, a rate limit counts as a failed attempt.
     pub retry_time_ms: u64,
-    /// How much the model may think before it answers; absent: as its server does by itself.
+    /// Reasoning effort of the model. Default: the server's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effort: Option<ReasoningEffort>,
-    /// The model's window as it is served here, tokens; absent: asked from the server, else from the catalogue of models.
+    /// The model's context window on this server, in tokens. Default: the server's own value, else the value in the catalogue of
+    /// models.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<u64>,
-    /// Parameters that its server does not take, by their names on the wire.
+    /// Parameters that the server refuses, by their names on the wire. They are not sent.
     pub omit: BTreeSet<String>,
-    /// Parameters that its server takes under another name.
+    /// Parameters that the server expects under another name: usual name to new name.
     pub rename: BTreeMap<String, String>,
     /// Messages of the user and the assistant must strictly alternate.
     pub alternate_roles: bool,
-    /// Call ids have nine letters and digits, as Mistral's servers want them.
+    /// Call ids have exactly nine letters and digits, as Mistral's servers require.
     pub short_call_ids: bool,
-    /// Arguments that the model writes in its own way are converted where the tool's schema leaves no doubt.
+    /// Arguments of a wrong type are converted if the tool's schema allows only one reading.
     pub convert_arguments: bool,
 }
 
@@ -99,7 +100,7 @@ impl Default for ProviderConfig {
 }
 
 impl ProviderConfig {
-    /// What the kernel is told.
+    /// Returns the settings that the kernel needs.
     #[must_use]
     pub fn model_options(&self) -> ModelOptions {
         ModelOptions {
@@ -131,52 +132,52 @@ impl ProviderConfig {
     }
 }
 
-/// Where script files may lie (R9, R3).
+/// The folder in which script files may be (R9, R3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScriptAccess {
-    /// No file may be named: the manifest came over the wire.
+    /// No script file is allowed, because the manifest arrived over the network.
     Refused,
-    /// Inside this directory, the manifest's.
+    /// Only files inside this directory, which is the manifest's.
     Inside(PathBuf),
-    /// Relative to this directory, or anywhere: `--allow-outside`.
+    /// Any file; relative paths start at this directory: `--allow-outside`.
     Anywhere(PathBuf),
 }
 
-/// Why a provider of the manifest cannot be served here, with the cure.
+/// Why a provider of the manifest cannot be used here, and how to fix it.
 #[derive(Debug, thiserror::Error)]
 pub enum FactoryError {
-    /// A field of the manifest.
+    /// A field of the manifest is wrong.
     #[error("provider `{name}`: `{field}` {reason}")]
     Field {
-        /// The provider.
+        /// Name of the provider.
         name: String,
         /// The field, as a path below the provider's spec.
         field: &'static str,
-        /// What is wrong and what would mend it.
+        /// What is wrong, and how to fix it.
         reason: String,
     },
-    /// A key of `clawk.toml`.
+    /// A key of `clawk.toml` is wrong.
     #[error("provider `{name}`: `[providers.{name}] {key}` {reason}")]
     Config {
-        /// The provider.
+        /// Name of the provider.
         name: String,
         /// The key.
         key: &'static str,
-        /// What is wrong and what would mend it.
+        /// What is wrong, and how to fix it.
         reason: String,
     },
-    /// The script of a scripted model.
+    /// The script of a scripted model is wrong.
     #[error("provider `{name}`: {source}")]
     Script {
-        /// The provider.
+        /// Name of the provider.
         name: String,
         /// What is wrong with the file.
         source: ScriptError,
     },
 }
 
-/// Makes providers. Nothing is connected and no secret resolved here: an agent whose key is not set yet starts, and the first
-/// request says what is missing.
+/// Builds providers. It opens no connection and resolves no secret: an agent starts even if its key is not set yet, and the first
+/// request reports what is missing.
 #[derive(Debug)]
 pub struct ProviderFactory {
     resolver: SecretResolver,
@@ -185,7 +186,7 @@ pub struct ProviderFactory {
 }
 
 impl ProviderFactory {
-    /// A factory over `[providers]` of `clawk.toml`.
+    /// Makes a factory with the settings of `[providers]` in `clawk.toml`.
     #[must_use]
     pub fn new(
         resolver: SecretResolver,
@@ -199,10 +200,10 @@ impl ProviderFactory {
         }
     }
 
-    /// The provider that `spec` declares (CKP §5.2).
+    /// Builds the provider that `spec` declares (CKP §5.2).
     ///
     /// # Errors
-    /// [`FactoryError`]: the endpoint, an option or a script cannot be served.
+    /// [`FactoryError`]: the endpoint, an option or a script is not valid.
     pub fn provider(&self, spec: &model::Provider) -> Result<Arc<dyn ModelProvider>, FactoryError> {
         let config = self.config.get(&spec.name).cloned().unwrap_or_default();
         if config.max_output_tokens == Some(0) {
@@ -229,7 +230,7 @@ impl ProviderFactory {
         }
     }
 
-    /// The provider over HTTP; none for a script.
+    /// Builds the HTTP provider; `None` for a scripted model.
     pub(crate) fn http_provider(&self, spec: &model::Provider) -> Result<Option<HttpProvider>, FactoryError> {
         let config = self.config.get(&spec.name).cloned().unwrap_or_default();
         let dialect = match (spec.protocol, config.dialect) {
@@ -249,7 +250,7 @@ impl ProviderFactory {
         };
         let base = http_url(&spec.endpoint).map_err(|reason| field(spec, "endpoint", reason))?;
         let (url, headers) = match dialect {
-            // The address of the other form is made from this one, as those of vectors and speech are.
+            // The URL of the other API is derived from this one, like the URLs for embeddings and speech.
             ApiDialect::OpenAi | ApiDialect::Responses => (openai::url(&responses::base(base)), Vec::new()),
             ApiDialect::Anthropic => {
                 let version = HeaderValue::from_static(anthropic::VERSION);
@@ -321,7 +322,7 @@ impl ProviderFactory {
             ScriptAccess::Inside(dir) => dir,
         };
         let whole = dir.join(path);
-        // Links are followed: what counts is where the file really lies. A missing one is reported when it is read.
+        // Resolve symbolic links: the real location of the file counts. A missing file is reported when it is read.
         let root = dir.canonicalize().unwrap_or_else(|_| dir.clone());
         let outside = match whole.canonicalize() {
             Ok(real) => !real.starts_with(root),
@@ -386,7 +387,7 @@ fn auth(
 }
 
 fn http_url(text: &str) -> Result<Url, String> {
-    // The text is not shown: somebody may have put a key into it.
+    // The URL's text is not shown, because it may hold a key.
     let url = Url::parse(text).map_err(|error| format!("is not a URL: {error}"))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(format!("must be http or https, not `{}`", url.scheme()));

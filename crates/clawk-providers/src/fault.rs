@@ -1,4 +1,4 @@
-//! Faults of an attempt, before they become errors of the kernel.
+//! Faults of one attempt, before they become kernel errors.
 
 use clawk_core::ports::{FaultKind, RefusalCause};
 use clawk_egress::EgressError;
@@ -8,14 +8,14 @@ use serde_json::Value;
 use crate::refusal::{cause_of, is_used_up};
 use crate::sse::TooLarge;
 
-/// A failed attempt in this crate's words; [`crate::endpoint::Endpoint::error`] names the provider, redacts and shortens.
+/// A failed attempt in this crate's terms. [`crate::endpoint::Endpoint::error`] adds the provider's name, redacts and shortens.
 #[derive(Debug)]
 pub(crate) struct AttemptFault {
     pub(crate) kind: FaultKind,
     pub(crate) message: String,
     pub(crate) status: Option<u16>,
     pub(crate) retry_after_ms: Option<u64>,
-    /// What the server names as the cause, where a changed request may be accepted.
+    /// The cause that the server names, if a changed request may succeed.
     pub(crate) cause: Option<RefusalCause>,
 }
 
@@ -42,7 +42,7 @@ impl AttemptFault {
         Self::new(FaultKind::Cancelled, "cancelled")
     }
 
-    /// From an HTTP status that is not success, with what the server said.
+    /// Makes a fault from an HTTP status that is not a success, and the response.
     pub(crate) fn of_status(status: u16, headers: &HeaderMap, body: &str) -> Self {
         let said = said(body);
         let (kind, cause) = judged(status, body);
@@ -70,7 +70,7 @@ impl AttemptFault {
         }
     }
 
-    /// From an `error` member inside an answer or a stream.
+    /// Makes a fault from an `error` member inside an answer or a stream.
     pub(crate) fn of_error_object(error: &Value) -> Self {
         let text = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default();
         let said = error.as_str().map_or_else(|| message_of(error), str::to_owned);
@@ -132,7 +132,7 @@ impl From<EgressError> for AttemptFault {
     }
 }
 
-/// The kind of a refusal with this status and body, and what it names as its cause.
+/// Returns the kind of a refusal with this status and body, and the cause that it names.
 pub(crate) fn judged(status: u16, body: &str) -> (FaultKind, Option<RefusalCause>) {
     let cause = cause_of(Some(status), body);
     let kind = match &cause {
@@ -153,7 +153,7 @@ const fn kind_of_cause(cause: &RefusalCause) -> FaultKind {
     }
 }
 
-/// The kind of a refusal that names no cause.
+/// Returns the kind of a refusal that names no cause.
 fn kind_of_status(status: u16) -> FaultKind {
     match status {
         401 | 403 => FaultKind::Auth,
@@ -164,7 +164,7 @@ fn kind_of_status(status: u16) -> FaultKind {
     }
 }
 
-/// The server's own words: of a JSON body its message, else the text.
+/// Returns the server's message: the `message` of a JSON body, else the whole text.
 fn said(body: &str) -> String {
     let Ok(value) = serde_json::from_str::<Value>(body) else {
         return body.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -185,7 +185,7 @@ fn message_of(error: &Value) -> String {
     }
 }
 
-/// Google's servers say in the body when to come back: `"retryDelay": "34s"`.
+/// Reads the retry delay that Google's servers send in the body: `"retryDelay": "34s"`. In milliseconds.
 fn retry_in_body(body: &str) -> Option<u64> {
     let (_, rest) = body.split_once("\"retryDelay\"")?;
     let (seconds, _) = rest.trim_start_matches([':', ' ', '"']).split_once('s')?;
@@ -194,7 +194,8 @@ fn retry_in_body(body: &str) -> Option<u64> {
     u64::try_from(whole.as_millis()).ok() // silent-ok: as above
 }
 
-/// `retry-after-ms`, or `retry-after` in seconds or as a date (measured from the server's own `date`); at most a day.
+/// Reads `retry-after-ms`, or `retry-after` in seconds or as a date (relative to the server's own `date`). Returns milliseconds, at
+/// most a day.
 fn retry_after_ms(headers: &HeaderMap) -> Option<u64> {
     const DAY_MS: u64 = 86_400_000;
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()); // silent-ok: unreadable counts as absent

@@ -1,4 +1,4 @@
-//! A conversation as every dialect takes it: roles in turn, every call with its result, nothing empty.
+//! Prepares a conversation for every dialect: roles in a valid order, every call with its result, no empty messages.
 
 use clawk_core::message_frame::join_frame;
 use clawk_core::ports::{Image, InferRequest, ModelMessage, ProviderState, ToolUse};
@@ -7,13 +7,13 @@ use crate::call_ids::{CallIds, IdRule};
 use crate::state::StateOwner;
 use crate::wire::RequestContext;
 
-/// What a call without a recorded result is answered with.
+/// The result that is sent for a call without a recorded result.
 const NO_RESULT: &str = "No result of this call is known.";
-/// Between the texts of joined messages.
+/// Separator between the texts of joined messages.
 const BETWEEN: &str = "\n\n";
-/// In the place of an answer, where roles must alternate and none was given.
+/// Placeholder for a missing answer, if roles must alternate.
 pub(crate) const NO_ANSWER: &str = "(no answer was given)";
-/// In the place of the user's words, where a conversation must begin with them.
+/// Placeholder for the user's text, if a conversation must begin with a user message.
 const BEGINNING: &str = "(earlier messages are not shown)";
 
 /// One entry of a conversation.
@@ -24,7 +24,7 @@ pub(crate) enum HistoryEntry<'a> {
         images: Vec<&'a Image>,
     },
     Assistant(AssistantEntry<'a>),
-    /// The results of the calls before, in the calls' order.
+    /// The results of the preceding calls, in the calls' order.
     Results(Vec<ResultEntry>),
 }
 
@@ -33,15 +33,15 @@ pub(crate) enum HistoryEntry<'a> {
 pub(crate) struct AssistantEntry<'a> {
     pub(crate) text: String,
     pub(crate) calls: Vec<CallEntry<'a>>,
-    /// What the server that is asked handed over with it.
+    /// The state that came with the answer, if the same server is asked again.
     pub(crate) state: Option<&'a ProviderState>,
-    /// Another provider or model gave it.
+    /// The answer came from another provider or model.
     pub(crate) is_foreign: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct CallEntry<'a> {
-    /// As the dialect takes it.
+    /// The call id in the dialect's format.
     pub(crate) id: String,
     pub(crate) call: &'a ToolUse,
 }
@@ -53,17 +53,18 @@ pub(crate) struct ResultEntry {
     pub(crate) is_error: bool,
 }
 
-/// What a dialect and an endpoint want of a conversation.
+/// The requirements of a dialect and an endpoint on a conversation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HistoryRules {
     pub(crate) ids: IdRule,
-    /// User and assistant strictly in turn: no user behind a result, and the user first.
+    /// User and assistant must strictly alternate: no user message after a tool result, and the first message is the user's.
     pub(crate) alternates: bool,
-    /// The user first.
+    /// The first message must be the user's.
     pub(crate) user_first: bool,
 }
 
-/// The conversation of a request; what changes from turn to turn stands before the newest words of the user.
+/// Returns the conversation of a request. Text that changes from turn to turn is inserted before the user's newest message, so that
+/// the prefix stays cacheable.
 pub(crate) fn whole_history<'a>(context: RequestContext<'a>, rules: HistoryRules) -> Vec<HistoryEntry<'a>> {
     let mut entries = history(context.request, context.owner, rules);
     let newest = entries.iter_mut().rev().find_map(|entry| match entry {
@@ -78,7 +79,7 @@ pub(crate) fn whole_history<'a>(context: RequestContext<'a>, rules: HistoryRules
     entries
 }
 
-/// The conversation of a request.
+/// Returns the conversation of a request, without the changing text.
 fn history<'a>(
     request: &'a InferRequest,
     owner: StateOwner<'_>,
@@ -110,7 +111,7 @@ fn history<'a>(
                     state: state.as_deref().filter(|state| owner.owns(state)),
                     is_foreign: own == Some(false),
                 };
-                // The results stand between this answer and the next words of anybody.
+                // Tool results are between this answer and the next message.
                 let behind = request.messages.get(at..).unwrap_or_default();
                 let taken = behind
                     .iter()
@@ -119,7 +120,7 @@ fn history<'a>(
                 at += results.len();
                 add_assistant(&mut entries, entry, &results);
             }
-            // A result without its call: the call was cut away with an earlier part of the conversation.
+            // A result without its call is dropped: the call was removed with an earlier part of the conversation.
             ModelMessage::ToolResult { .. } => {}
         }
     }
@@ -187,7 +188,7 @@ fn add_assistant<'a>(
         });
     }
     match entries.last_mut() {
-        // Two answers in a row; the second one's parts stand where they stood.
+        // Two answers in a row are joined. The second one's parts move with its text.
         Some(HistoryEntry::Assistant(last)) if last.calls.is_empty() => {
             let is_same = last.state.is_none() && entry.state.is_none();
             append(&mut last.text, &entry.text);

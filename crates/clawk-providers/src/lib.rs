@@ -1,7 +1,7 @@
 //! Models behind the kernel's `Provider` port.
 //!
-//! * **Owns:** the dialects of model servers (chat completions, Responses, Anthropic), the scripted model, reading streams, counting
-//!   tokens, authentication, finding a provider on this machine. One call is one attempt at one endpoint.
+//! * **Owns:** the API dialects of model servers (chat completions, Responses, Anthropic), the scripted model, stream decoding,
+//!   counting tokens, authentication, finding a provider on this machine. One call is one attempt at one endpoint.
 //! * **Depends on:** the kernel's port, manifest types, secrets, egress.
 //! * **Must not know:** tools, channels; retry, fallback, limits and the record, which are the kernel's.
 //! * **Start reading at:** [`ProviderFactory`], then `attempt` (one attempt, top to bottom), then `openai`.

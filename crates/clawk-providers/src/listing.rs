@@ -1,4 +1,4 @@
-//! What a model server offers: its list of models, with what the server itself says of each.
+//! Lists the models that a server offers, with the properties that the server reports for each.
 
 use clawk_egress::Url;
 use clawk_manifest::model;
@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use crate::factory::{FactoryError, ProviderFactory};
 
-/// Models that are listed at most.
+/// Largest number of models in a list.
 const MODELS_MAX: usize = 5_000;
-/// The longest name that is listed, characters.
+/// Longest model name in a list, in characters.
 const NAME_MAX: usize = 256;
-/// Members that say how many tokens a model's window holds.
+/// JSON members that hold the size of a model's window in tokens.
 const WINDOW_MEMBERS: &[&str] = &[
     "max_model_len",
     "loaded_context_length",
@@ -21,7 +21,7 @@ const WINDOW_MEMBERS: &[&str] = &[
     "max_input_tokens",
     "input_token_limit",
 ];
-/// Members that say when a model is shut down.
+/// JSON members that hold a model's shutdown date.
 const SHUTDOWN_MEMBERS: &[&str] = &[
     "shutdown_date",
     "shutdown_at",
@@ -35,36 +35,36 @@ const SHUTDOWN_MEMBERS: &[&str] = &[
 /// A model that a server offers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedModel {
-    /// Its name at the server.
+    /// The model's name at the server.
     pub id: String,
-    /// Tokens of its window, where the server says it.
+    /// The model's window in tokens, if the server reports it.
     pub window_tokens: Option<u64>,
-    /// The day on which it is shut down, `YYYY-MM-DD`, where the server says it.
+    /// The day when the model is shut down, `YYYY-MM-DD`, if the server reports it.
     pub shutdown: Option<String>,
 }
 
-/// Why a server's models can't be listed.
+/// Why the models of a provider can't be listed.
 #[derive(Debug, thiserror::Error)]
 pub enum ListingError {
-    /// The provider can't be served here.
+    /// The provider's configuration is not valid.
     #[error(transparent)]
     Provider(#[from] FactoryError),
-    /// It is asked over no server.
+    /// The provider has no server, for example a scripted model.
     #[error("provider `{0}` is a script: it has no server that lists models")]
     NoServer(String),
-    /// The server refused, or was not reached.
+    /// The server refused, or could not be reached.
     #[error("{0}")]
     Server(String),
-    /// The answer has no list of models.
+    /// The response holds no list of models.
     #[error("provider `{0}`: the answer is not a list of models")]
     NotAList(String),
 }
 
 impl ProviderFactory {
-    /// Asks the provider's own server, with its own key, which models it offers; sorted by name.
+    /// Asks the provider's server, with the provider's key, for its models. The list is sorted by name.
     ///
     /// # Errors
-    /// [`ListingError`]: the provider can't be served, its server refused or does not list models.
+    /// [`ListingError`]: the provider's configuration is not valid, or its server refused or sends no list.
     pub async fn list_models(&self, spec: &model::Provider) -> Result<Vec<ListedModel>, ListingError> {
         let Some(provider) = self.http_provider(spec)? else {
             return Err(ListingError::NoServer(spec.name.clone()));
@@ -79,7 +79,7 @@ impl ProviderFactory {
     }
 }
 
-/// `BASE/models` beside the address for questions. Anthropic lists twenty, unless it is asked for more.
+/// Returns `BASE/models`. For Anthropic it adds a page size, because the server lists only twenty models by default.
 fn list_url(asked: &Url) -> Url {
     let mut url = asked.clone();
     let path = asked.path().trim_end_matches('/');
@@ -123,7 +123,7 @@ fn read_model(entry: &Value) -> Option<ListedModel> {
             .filter_map(|member| place.get(*member)?.as_u64())
     });
     Some(ListedModel {
-        // Google's names begin with the collection that they are in; it takes them without.
+        // Google's names begin with their collection (`models/`); requests accept them without it.
         id: id.strip_prefix("models/").map(str::to_owned).unwrap_or(id),
         window_tokens: windows.filter(|tokens| *tokens > 0).min(),
         shutdown: SHUTDOWN_MEMBERS
@@ -132,7 +132,7 @@ fn read_model(entry: &Value) -> Option<ListedModel> {
     })
 }
 
-/// A day from a date, a time or seconds since 1970.
+/// Returns the day of a date, a time or a number of seconds since 1970.
 fn day_of(said: &Value) -> Option<String> {
     match said {
         Value::String(text) => {

@@ -1,19 +1,19 @@
-//! Numbers as servers send them: bounded where they are decoded, and no reason to lose the answer beside which they stand.
+//! Numbers as servers send them. They are limited when they are decoded, and a bad number never invalidates the answer around it.
 
 use clawk_core::ports::Usage;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// A count, or the place of something in a list.
+/// A count, or an index in a list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum WireNumber {
     /// The member is missing or null.
     #[default]
     Absent,
-    /// At most [`Usage::TOKENS_MAX`].
+    /// A valid number, at most [`Usage::TOKENS_MAX`].
     Given(u64),
-    /// Negative, a fraction, no number at all, or more than can be recorded.
+    /// The value is negative, a fraction, not a number, or too large to record.
     Unreadable,
 }
 
@@ -33,7 +33,7 @@ impl WireNumber {
         }
     }
 
-    /// Both together, within the bound.
+    /// Returns the sum, limited to the maximum.
     pub(crate) fn plus(self, other: Self) -> Self {
         match (self, other) {
             (Self::Unreadable, _) | (_, Self::Unreadable) => Self::Unreadable,
@@ -48,12 +48,12 @@ impl WireNumber {
 
 impl<'de> Deserialize<'de> for WireNumber {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // As text: a number that no type holds (`1e999`) would else make the whole answer unreadable.
+        // Decode as text: a number that no type can hold (`1e999`) would otherwise make the whole answer unreadable.
         Box::<RawValue>::deserialize(deserializer).map(|raw| Self::of(raw.get()))
     }
 }
 
-/// A part of an answer that only accounts for it. `Err`: it is there and is not what was agreed.
+/// Decodes a part of an answer that holds only usage data. Returns `None` if it is missing, and `Err` if it is malformed.
 pub(crate) fn accounts<T: DeserializeOwned>(raw: Option<&RawValue>) -> Option<Result<T, serde_json::Error>> {
     raw.map(|raw| serde_json::from_str(raw.get()))
 }

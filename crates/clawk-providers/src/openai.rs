@@ -1,4 +1,4 @@
-//! The chat completions dialect, as OpenAI defines it and others bend it: what is sent.
+//! OpenAI's chat completions dialect, with the variations of other servers: writes requests.
 
 use std::borrow::Cow;
 
@@ -16,17 +16,17 @@ use crate::wire::{RequestContext, adapt, effort_word, has_domain, set};
 
 pub(crate) mod answer;
 
-/// The member of a state that holds thoughts as they stood in the text.
+/// Name of the state member that holds thoughts as they were written in the text.
 pub(crate) const WRITTEN_THOUGHTS: &str = "written_thoughts";
 
-/// The member of an answer that holds its thoughts.
+/// The answer's member that holds its thoughts.
 const REASONING: &str = "reasoning_content";
-/// The member of a call that holds its signature at Google's address.
+/// The call's member that holds its signature at Google's servers.
 const EXTRA: &str = "extra_content";
-/// The signature of a call that Gemini did not ask for.
+/// The signature for calls that another model than Gemini made.
 const NO_SIGNATURE: &str = "skip_thought_signature_validator";
 
-/// `BASE/chat/completions`; a base without a path means `/v1`.
+/// Returns `BASE/chat/completions`. A base without a path means `/v1`.
 pub(crate) fn url(base: &Url) -> Url {
     let mut url = base.clone();
     let path = base.path().trim_end_matches('/');
@@ -57,7 +57,7 @@ pub(crate) fn body(context: RequestContext<'_>) -> Value {
             HistoryEntry::User { text, images } => messages.push(user(text, images)),
             HistoryEntry::Assistant(entry) => messages.push(assistant(entry, behind_results, context)),
             HistoryEntry::Results(results) => messages.extend(results.iter().map(|result| {
-                // The dialect has no flag for a failed tool.
+                // The dialect has no flag for a failed tool call.
                 let text = match result.is_error {
                     true => format!("error: {}", result.text),
                     false => result.text.clone(),
@@ -68,7 +68,7 @@ pub(crate) fn body(context: RequestContext<'_>) -> Value {
         behind_results = matches!(entry, HistoryEntry::Results(_));
     }
     let mut body = json!({ "model": context.owner.model, "messages": messages });
-    // OpenAI's newer models refuse the old name; most other servers know no other.
+    // OpenAI's newer models refuse the old parameter name; most other servers know only that one.
     let limit = match has_domain(context.owner.host, "api.openai.com") {
         true => "max_completion_tokens",
         false => "max_tokens",
@@ -85,7 +85,7 @@ pub(crate) fn body(context: RequestContext<'_>) -> Value {
         set(&mut body, "prompt_cache_key", key.into());
     }
     if !request.tools.is_empty() {
-        // OpenAI refuses alternatives at the top of a schema; others build their grammar from them.
+        // OpenAI refuses alternatives at the top level of a schema; other servers build their grammar from them.
         let plain = context.is_openai();
         let function = |tool: &clawk_core::ports::ToolOffer| {
             let parameters = match plain {
@@ -137,7 +137,7 @@ fn assistant(entry: &AssistantEntry<'_>, behind_results: bool, context: RequestC
             json!({ "id": call.id, "type": "function", "function": function })
         })
         .collect();
-    // Reasoning belongs to turns with tools: of others, servers ignore or refuse it.
+    // Only turns with tools need reasoning. Elsewhere servers ignore or refuse it.
     let with_tools = behind_results || !calls.is_empty();
     for part in entry.state.map_or(&[][..], |state| &state.parts) {
         match part {
@@ -159,7 +159,7 @@ fn assistant(entry: &AssistantEntry<'_>, behind_results: bool, context: RequestC
                     set(call, name, json_of(json));
                 }
             }
-            // Of another dialect.
+            // These parts belong to another dialect.
             StatePart::Block { .. } | StatePart::Text { .. } | StatePart::Call { .. } => {}
         }
     }
@@ -172,8 +172,8 @@ fn assistant(entry: &AssistantEntry<'_>, behind_results: bool, context: RequestC
     message
 }
 
-/// What a model refuses calls without, where another model asked for them or it handed over nothing: an empty `reasoning_content`, and
-/// the word that Google gives in the place of a signature.
+/// Adds placeholders that a model requires with calls of another model, or with calls without state: an empty `reasoning_content`,
+/// or the word that Google accepts as a signature.
 fn add_stand_ins(
     message: &mut Value,
     first_call: &mut Value,

@@ -1,5 +1,5 @@
-//! What a server's refusal names as its cause, where a changed request may be accepted (R53): the words of many vendors, read into
-//! [`RefusalCause`]. A refusal that names nothing stays what it is.
+//! Recognises the cause of a server's refusal if a changed request may succeed (R53). It maps the texts of many vendors to
+//! [`RefusalCause`]. A refusal without a known cause stays unchanged.
 
 use clawk_core::ports::RefusalCause;
 use serde_json::Value;
@@ -12,12 +12,12 @@ mod parameter;
 #[cfg(test)]
 mod tests;
 
-/// The longest refusal that is read, bytes.
+/// Largest refusal that is searched, in bytes.
 const READ_MAX_BYTES: usize = 16 * 1024;
-/// How deep JSON inside of JSON texts is looked for: gateways pack one refusal into another.
+/// Nesting depth up to which JSON inside JSON strings is searched. Gateways wrap the refusals of other servers.
 const DEPTH: u8 = 4;
 
-/// Words that say that a request is too long, in lower case.
+/// Phrases that mean "the request is too long", in lower case.
 const TOO_LONG: &[&str] = &[
     "context_length_exceeded",
     "exceed_context_size",
@@ -55,7 +55,7 @@ const TOO_LONG: &[&str] = &[
     "string_above_max_length",
 ];
 
-/// What stands before the window's size, where it is said; the first that is found counts.
+/// Phrases before the window's size. The first phrase that is found counts.
 const LIMIT_BEHIND: &[&str] = &[
     "maximum context length is only ",
     "maximum context length is ",
@@ -86,7 +86,7 @@ const LIMIT_BEHIND: &[&str] = &[
     "too large for model with ",
 ];
 
-/// Words about the order of messages, or about empty ones.
+/// Phrases about the order of messages, or about empty messages.
 const ROLES: &[&str] = &[
     "roles must alternate",
     "role must alternate",
@@ -113,7 +113,7 @@ const ROLES: &[&str] = &[
     "only user and assistant roles are supported",
 ];
 
-/// Words about the form of call ids.
+/// Phrases about the format of call ids.
 const CALL_IDS: &[&str] = &[
     "with a length of 9",
     "tool call ids should be alphanumeric strings with length 9",
@@ -157,7 +157,7 @@ pub(crate) fn cause_of(status: Option<u16>, body: &str) -> Option<RefusalCause> 
     refusal.parameter().filter(|_| is_parameters)
 }
 
-/// The account has no credit left, or its quota is used up for good: asking again does not help.
+/// Returns whether the account has no credit left, or its quota is used up permanently. A retry is then useless.
 pub(crate) fn is_used_up(body: &str) -> bool {
     let body = body.to_ascii_lowercase();
     let for_good = [
@@ -176,7 +176,7 @@ pub(crate) fn is_used_up(body: &str) -> bool {
     if for_good.iter().any(|words| body.contains(words)) {
         return true;
     }
-    // The same words stand before a limit of a minute; that one says when to come back.
+    // A limit per minute uses the same phrases, but also says when to retry.
     let returns = [
         "retrydelay",
         "retry in",
@@ -187,16 +187,16 @@ pub(crate) fn is_used_up(body: &str) -> bool {
     body.contains("exceeded your current quota") && !returns.iter().any(|words| body.contains(words))
 }
 
-/// A refusal's texts and members, however deep they are packed.
+/// All texts and members of a refusal, also from nested JSON.
 #[derive(Debug, Default)]
 struct RefusalText {
-    /// All texts in lower case, one behind the other.
+    /// All texts in lower case, joined.
     words: String,
-    /// `param` of OpenAI's errors.
+    /// The `param` members of OpenAI's errors.
     params: Vec<String>,
-    /// `code` and `type`.
+    /// The `code` and `type` members.
     codes: Vec<String>,
-    /// `loc` of pydantic's faults of the kind `extra_forbidden`.
+    /// The `loc` paths of pydantic's `extra_forbidden` errors.
     forbidden: Vec<Vec<String>>,
 }
 
@@ -245,7 +245,7 @@ impl RefusalText {
         }
     }
 
-    /// Python's way to write the same faults: `{'type': 'extra_forbidden', 'loc': ('body', 'stream_options'), …}`.
+    /// Reads the same errors in Python's notation: `{'type': 'extra_forbidden', 'loc': ('body', 'stream_options'), …}`.
     fn python(&mut self, text: &str) {
         for part in text.split("extra_forbidden").skip(1) {
             let Some((_, rest)) = part.split_once("'loc': (") else {
@@ -278,13 +278,13 @@ impl RefusalText {
     }
 
     fn is_too_long(&self) -> bool {
-        // The bound of an answer alone is not the conversation's fault, unless both together are too long.
+        // A limit on the answer alone does not mean that the conversation is too long, unless the sum of both is.
         let answer_only = self.says("completion tokens") && self.says("supports at most");
         !answer_only && TOO_LONG.iter().any(|words| self.says(words))
     }
 
     fn limit_tokens(&self) -> Option<u64> {
-        // A sum that is said to be more than the limit: `188240 + 21333 > 200000`.
+        // Some servers name a sum that exceeds the limit: `188240 + 21333 > 200000`.
         let sum = match self.says("exceed context limit") {
             true => number_behind(&self.words, " > "),
             false => None,
@@ -337,7 +337,7 @@ impl RefusalText {
         None
     }
 
-    /// The name that the server wants in its place.
+    /// Returns the parameter name that the server suggests instead.
     fn instead(&self) -> Option<String> {
         let (_, rest) = self.words.split_once("use ")?;
         let (name, rest) = first_word(rest)?;
@@ -346,7 +346,7 @@ impl RefusalText {
     }
 }
 
-/// The digits behind these words.
+/// Returns the number that follows `words`.
 fn number_behind(text: &str, words: &str) -> Option<u64> {
     let (_, rest) = text.split_once(words)?;
     let digits: String = rest

@@ -1,4 +1,4 @@
-//! OpenAI's Responses API: what is sent. Nothing is stored at the server: reasoning goes back sealed.
+//! OpenAI's Responses API: writes requests. The server stores nothing; reasoning is sent back encrypted.
 
 use clawk_core::ports::{Image, StatePart};
 use clawk_egress::Url;
@@ -14,10 +14,10 @@ use crate::wire::{RequestContext, adapt, effort_word, set};
 
 pub(crate) mod answer;
 
-/// The type under which a message's `phase` is kept.
+/// The part type under which a message's `phase` is stored.
 pub(crate) const PHASE: &str = "message_phase";
 
-/// The base of an address that may end in `/responses`.
+/// Returns the base of a URL that may end in `/responses`.
 pub(crate) fn base(mut url: Url) -> Url {
     let path = url.path().trim_end_matches('/');
     if let Some(path) = path.strip_suffix("/responses").map(str::to_owned) {
@@ -26,12 +26,12 @@ pub(crate) fn base(mut url: Url) -> Url {
     url
 }
 
-/// `BASE/responses`, from the address for chat completions.
+/// Returns `BASE/responses`, derived from the URL for chat completions.
 pub(crate) fn url(chat: &Url) -> Url {
     let mut url = chat.clone();
     let path = chat.path().trim_end_matches('/');
     let path = path.strip_suffix("/chat/completions").unwrap_or(path);
-    // Azure has one address for all deployments.
+    // Azure uses one URL for all deployments.
     let path = path
         .split_once("/deployments/")
         .map_or(path, |(before, _)| before);
@@ -79,7 +79,7 @@ pub(crate) fn body(context: RequestContext<'_>) -> Value {
         set(&mut body, "prompt_cache_key", key.as_str().into());
     }
     if !request.tools.is_empty() {
-        // Without the word the API takes every schema for a strict one.
+        // Without `strict: false` the API treats every schema as strict.
         let tools = request.tools.iter().map(|tool| {
             json!({
                 "type": "function", "name": tool.name, "description": tool.description,
@@ -108,7 +108,7 @@ fn user(text: &str, images: &[&Image]) -> Value {
     json!({ "type": "message", "role": "user", "content": content })
 }
 
-/// The items of an answer in their order.
+/// Returns the items of an answer, in order.
 fn answer_items(entry: &AssistantEntry<'_>) -> Vec<Value> {
     let words = |text: &str, phase: Option<Value>| {
         let mut item = json!({ "type": "message", "role": "assistant", "content": text });
@@ -133,7 +133,7 @@ fn answer_items(entry: &AssistantEntry<'_>) -> Vec<Value> {
         | StatePart::Block { .. }
         | StatePart::Call { .. } => 0,
     });
-    // Words that screening changed stand together where the first of them stood.
+    // If screening changed the text, the whole text takes the place of its first part.
     let fits = sum.fold(0_usize, usize::saturating_add) == entry.text.len();
     let mut left = entry.text.as_str();
     let mut items = Vec::new();
@@ -144,7 +144,7 @@ fn answer_items(entry: &AssistantEntry<'_>) -> Vec<Value> {
                 let block = json_of(json);
                 match block.get("type").and_then(Value::as_str).unwrap_or_default() {
                     PHASE => phase = block.get("phase").cloned(),
-                    // Of Anthropic's dialect.
+                    // These parts belong to Anthropic's dialect.
                     "" | "thinking" | "redacted_thinking" => {}
                     _ => items.push(block),
                 }

@@ -1,4 +1,4 @@
-//! Speech as OpenAI defines it and others serve it: `POST BASE/audio/transcriptions` and `POST BASE/audio/speech`.
+//! Speech in OpenAI's API, which others implement, too: `POST BASE/audio/transcriptions` and `POST BASE/audio/speech`.
 
 use bytes::{Bytes, BytesMut};
 use clawk_core::ports::{AudioRecording, AudioTranscript, FaultKind, SpokenAudio, Usage, heard, said};
@@ -12,9 +12,9 @@ use crate::attempt::{next, unreadable};
 use crate::endpoint::Endpoint;
 use crate::fault::AttemptFault;
 
-/// The largest recording that these servers take.
+/// Largest recording that these servers accept, in bytes.
 const MAX_BYTES: usize = 25 << 20;
-/// The longest transcript that is taken, bytes: five minutes of quick speech are a tenth of it.
+/// Longest transcript that is accepted, in bytes. Five minutes of fast speech need a tenth of it.
 const MAX_TRANSCRIPT_BYTES: usize = 64 << 10;
 
 #[derive(Deserialize)]
@@ -22,7 +22,7 @@ struct TranscriptionResponse {
     text: String,
 }
 
-/// `BASE/audio/LAST`, where `chat` is `BASE/chat/completions`.
+/// Returns `BASE/audio/LAST`, where `chat` is `BASE/chat/completions`.
 fn url(chat: &Url, last: &str) -> Url {
     let mut url = chat.clone();
     let base = chat.path().strip_suffix("/chat/completions").unwrap_or_default();
@@ -31,7 +31,7 @@ fn url(chat: &Url, last: &str) -> Url {
     url
 }
 
-/// One attempt at the words of a recording.
+/// Makes one attempt to transcribe a recording.
 pub(crate) async fn transcribe(
     endpoint: &Endpoint,
     model: &str,
@@ -39,7 +39,8 @@ pub(crate) async fn transcribe(
     cancel: &CancellationToken,
 ) -> Result<AudioTranscript, (AttemptFault, Option<Usage>)> {
     let file = file(audio).map_err(|fault| (fault, None))?;
-    // The recording can't hold it: it is made of the recording's own digest and of what nobody else knows beforehand.
+    // The recording can't contain the boundary: the boundary is made of the recording's own digest and of a value that is not known
+    // before.
     let boundary = format!("clawk-{}", audio.digest.to_string().replace(':', "-"));
     let body = form(&boundary, model, &file);
     let kind = HeaderValue::try_from(format!("multipart/form-data; boundary={boundary}"))
@@ -61,7 +62,7 @@ pub(crate) async fn transcribe(
     })
 }
 
-/// One attempt at a text as sound.
+/// Makes one attempt to convert a text to speech.
 pub(crate) async fn speak(
     endpoint: &Endpoint,
     (model, voice): (&str, &str),
@@ -85,7 +86,7 @@ pub(crate) async fn speak(
     })
 }
 
-/// The whole body of a success. With an error: whether the server had begun to answer.
+/// Reads the whole body of a successful response. An error also says whether the response had begun.
 async fn answered(
     endpoint: &Endpoint,
     last: &str,
@@ -104,7 +105,7 @@ async fn answered(
     Ok(bytes.freeze())
 }
 
-/// What is sent as a file: servers tell the format by the extension.
+/// The uploaded file. Servers recognise the audio format by the file name's extension.
 struct AudioUpload {
     extension: &'static str,
     media_type: &'static str,
@@ -112,7 +113,7 @@ struct AudioUpload {
     data: std::sync::Arc<[u8]>,
 }
 
-/// The recording as a file. Samples without a header get one: no server takes them bare.
+/// Makes a file of the recording. Raw samples get a WAV header, because no server accepts them without one.
 fn file(audio: &AudioRecording) -> Result<AudioUpload, AttemptFault> {
     let refused = |why: String| AttemptFault::new(FaultKind::Rejected, why);
     let mut parts = audio.media_type.split(';').map(str::trim);
@@ -154,7 +155,7 @@ fn file(audio: &AudioRecording) -> Result<AudioUpload, AttemptFault> {
     })
 }
 
-/// The header of so many bytes of 16-bit mono samples.
+/// Makes the WAV header for `size` bytes of 16-bit mono samples at `rate` Hz.
 fn wav(rate: u32, size: u32) -> Vec<u8> {
     let mut head = Vec::with_capacity(44);
     head.extend_from_slice(b"RIFF");
@@ -172,7 +173,7 @@ fn wav(rate: u32, size: u32) -> Vec<u8> {
     head
 }
 
-/// The fields `model`, `response_format` and `file` (RFC 7578).
+/// Writes the form fields `model`, `response_format` and `file` (RFC 7578).
 fn form(boundary: &str, model: &str, file: &AudioUpload) -> Bytes {
     let mut body = BytesMut::with_capacity(file.data.len() + 1024);
     for (name, value) in [("model", model), ("response_format", "json")] {

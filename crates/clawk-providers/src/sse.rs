@@ -1,42 +1,42 @@
-//! Server-sent events, decoded from bytes as they come, without I/O (WHATWG HTML §9.2.6), and what servers send in their place:
-//! lines of JSON, one JSON text, events without the blank line between them.
+//! Decodes server-sent events from bytes as they arrive, without I/O (WHATWG HTML §9.2.6). It also decodes what some servers send
+//! instead: lines of JSON, one JSON text, events without a blank line between them.
 
 use serde::de::IgnoredAny;
 
-/// One dispatched event.
+/// One decoded event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// The `event:` field; empty when there was none.
+    /// The `event:` field; empty if there is none.
     pub name: String,
     /// The `data:` lines, joined by newlines.
     pub data: String,
 }
 
-/// An event or a line larger than the decoder's bound.
+/// The error for an event or a line larger than the decoder's limit, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an event of the stream is larger than {0} bytes")]
 pub struct TooLarge(pub usize);
 
-/// An incremental decoder. It takes LF, CR and CRLF, split anywhere; comments and unknown fields are passed over; bytes that
-/// are not UTF-8 become replacement characters. An event ends with its blank line, or where the JSON text of its data is whole and
-/// another begins. A line that begins a JSON text without a field's name is an event of its own, as long as the text goes on.
-/// [`Self::finish`] gives what is left when the stream has ended.
+/// An incremental decoder. Line ends may be LF, CR or CRLF, split at any byte. Comments and unknown fields are ignored; bytes that
+/// are not UTF-8 become replacement characters. An event ends at its blank line, or where the JSON text of its data is complete and
+/// another one begins. A line with a JSON text but no field name begins its own event, which lasts as long as the JSON text.
+/// [`Self::finish`] returns the rest when the stream has ended.
 #[derive(Debug)]
 pub struct Decoder {
     max_bytes: usize,
     line: Vec<u8>,
-    /// The last byte was CR: an LF now belongs to it.
+    /// The last byte was CR, so an LF that follows belongs to the same line end.
     after_cr: bool,
     first_line: bool,
     name: String,
     data: String,
     has_data: bool,
-    /// The data is a JSON text without a field's name.
+    /// The data is a JSON text without a field name.
     bare: bool,
 }
 
 impl Decoder {
-    /// A decoder that holds at most about `max_bytes` of one event.
+    /// Makes a decoder that stores at most about `max_bytes` of one event.
     #[must_use]
     pub fn new(max_bytes: usize) -> Self {
         Self {
@@ -51,10 +51,10 @@ impl Decoder {
         }
     }
 
-    /// Takes the next bytes and hands each event that they complete to `dispatch`, in order.
+    /// Takes the next bytes and passes each completed event to `dispatch`, in order.
     ///
     /// # Errors
-    /// [`TooLarge`], or what `dispatch` returns; the rest of `bytes` is dropped then.
+    /// [`TooLarge`], or the error of `dispatch`. The rest of `bytes` is then dropped.
     pub fn push<E: From<TooLarge>>(
         &mut self,
         bytes: &[u8],
@@ -80,10 +80,10 @@ impl Decoder {
         Ok(())
     }
 
-    /// The stream has ended: its last event, if one was begun.
+    /// Ends the stream and passes the last event to `dispatch`, if one was begun.
     ///
     /// # Errors
-    /// What `dispatch` returns.
+    /// The error of `dispatch`.
     pub fn finish<E: From<TooLarge>>(
         &mut self,
         mut dispatch: impl FnMut(Event) -> Result<(), E>,
@@ -129,7 +129,7 @@ impl Decoder {
         let value = value.strip_prefix(' ').unwrap_or(value);
         match field {
             "event" => {
-                // The next event has begun without a blank line.
+                // The next event began without a blank line.
                 let whole = self.ends_object().then(|| self.take_event()).flatten();
                 value.clone_into(&mut self.name);
                 return whole.into_iter().collect();
@@ -151,19 +151,19 @@ impl Decoder {
         Vec::new()
     }
 
-    /// No JSON text goes on behind `}` with `{`, so that another one begins there.
+    /// Returns whether the data ends a JSON object. A `{` after its `}` must begin another JSON text.
     fn ends_object(&self) -> bool {
         self.has_data && self.data.trim_end().ends_with('}')
     }
 
-    /// One more line of a JSON text that has no field's name.
+    /// Adds a line to a JSON text that has no field name.
     fn go_on(&mut self, line: &str) -> Option<Event> {
         if std::mem::replace(&mut self.has_data, true) {
             self.data.push('\n');
         }
         let first = self.data.is_empty();
         self.data.push_str(line);
-        // Looked at where a text can end, and not at every line of a long one.
+        // Parse only where the text can end, not at every line of a long text.
         let may_end = match first {
             true => line.trim_end().ends_with(['}', ']']),
             false => matches!(line.trim_end(), "}" | "]"),

@@ -1,12 +1,13 @@
-//! What a server hands over for safe keeping (R52): gathered from the pieces of an answer, and found again for the next request.
+//! Server state that must be sent back (R52): collects it from the pieces of an answer, and finds it for the next request.
 
 use clawk_core::ports::{ProviderState, StatePart};
 use clawk_proto::Digest;
 use serde_json::{Map, Value};
 
-/// The most that is kept of one answer. More is not kept in part: a signature over half a text is worth nothing.
+/// Largest state that is kept of one answer, in bytes. A larger state is dropped completely, because a signature over an incomplete
+/// text is worthless.
 const STATE_MAX_BYTES: usize = 4 * 1024 * 1024;
-/// Members of a chat completion's message that go back.
+/// Members of a chat completion's message that are sent back.
 pub(crate) const MESSAGE_MEMBERS: [&str; 11] = [
     "reasoning_content",
     "reasoning_details",
@@ -20,10 +21,10 @@ pub(crate) const MESSAGE_MEMBERS: [&str; 11] = [
     "provider_specific_fields",
     "encrypted_content",
 ];
-/// Of these, the texts that a person could read as thoughts.
+/// The members that hold readable thoughts.
 pub(crate) const THOUGHT_MEMBERS: [&str; 4] =
     ["reasoning_content", "reasoning", "reasoning_text", "thinking"];
-/// Members of a call that go back.
+/// Members of a call that are sent back.
 pub(crate) const CALL_MEMBERS: [&str; 4] = [
     "extra_content",
     "provider_specific_fields",
@@ -31,7 +32,7 @@ pub(crate) const CALL_MEMBERS: [&str; 4] = [
     "signature",
 ];
 
-/// Who is asked: a state goes back to the same one only.
+/// The server and model that are asked. A state is sent back only to its own server and model.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StateOwner<'a> {
     pub(crate) provider: &'a str,
@@ -40,19 +41,19 @@ pub(crate) struct StateOwner<'a> {
 }
 
 impl StateOwner<'_> {
-    /// Whether this owner handed it over.
+    /// Returns whether the state came from this server and model.
     pub(crate) fn owns(&self, state: &ProviderState) -> bool {
         (state.provider.as_str(), state.host.as_str(), state.model.as_str())
             == (self.provider, self.host, self.model)
     }
 }
 
-/// The parts of one answer so far.
+/// The state of one answer received so far.
 #[derive(Debug, Default)]
 pub(crate) struct StateDraft {
     members: Map<String, Value>,
     calls: Vec<(usize, String, Value)>,
-    /// By the server's index of the block or item.
+    /// Blocks by the server's index of the block or item.
     blocks: Vec<(u64, BlockDraft)>,
     bytes: usize,
 }
@@ -65,12 +66,12 @@ enum BlockDraft {
 }
 
 impl StateDraft {
-    /// Bytes of what was handed over: the server counts them as written.
+    /// Returns the size of the state in bytes. The server counts it as output.
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Adds to a member of the message.
+    /// Adds a value to a member of the message.
     pub(crate) fn add_member(&mut self, name: &str, value: Value) {
         self.bytes += size_of(&value);
         match self.members.get_mut(name) {
@@ -89,7 +90,7 @@ impl StateDraft {
         }
     }
 
-    /// Adds to a member of the call at this place.
+    /// Adds a value to a member of the call at this position.
     pub(crate) fn add_call_member(&mut self, call: usize, name: &str, value: Value) {
         if value.is_null() {
             return;
@@ -105,7 +106,7 @@ impl StateDraft {
         }
     }
 
-    /// A block that is kept as it is.
+    /// Stores a block unchanged.
     pub(crate) fn set_block(&mut self, index: u64, value: Value) {
         self.bytes += size_of(&value);
         match self.block_mut(index) {
@@ -114,14 +115,14 @@ impl StateDraft {
         }
     }
 
-    /// A block of our own before the text of this index.
+    /// Inserts a block made by clawk before the text with this index.
     pub(crate) fn set_block_before(&mut self, index: u64, value: Value) {
         let at = self.blocks.iter().position(|(known, _)| *known == index);
         let at = at.unwrap_or(self.blocks.len());
         self.blocks.insert(at, (u64::MAX, BlockDraft::Opaque(value)));
     }
 
-    /// Adds text to a string member of an opaque block.
+    /// Appends text to a string member of an opaque block.
     pub(crate) fn extend_block(&mut self, index: u64, name: &str, text: &str) {
         self.bytes += text.len();
         if let Some(BlockDraft::Opaque(Value::Object(block))) = self.block_mut(index) {
@@ -134,7 +135,7 @@ impl StateDraft {
         self.blocks.iter().any(|(known, _)| *known == index)
     }
 
-    /// So many more bytes of the answer's text stand in this block.
+    /// Records that this block holds `bytes` more bytes of the answer's text.
     pub(crate) fn add_text(&mut self, index: u64, bytes: usize) {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         match self.block_mut(index) {
@@ -144,7 +145,7 @@ impl StateDraft {
         }
     }
 
-    /// This block is the call at that place.
+    /// Records that this block is the call at the given position.
     pub(crate) fn add_call(&mut self, index: u64, call: usize) {
         if !self.has_block(index) {
             self.blocks.push((index, BlockDraft::Call(call)));
@@ -156,7 +157,7 @@ impl StateDraft {
         found.map(|(_, block)| block)
     }
 
-    /// The parts; nothing where there is too much of it.
+    /// Returns the parts; an empty list if the state is too large.
     pub(crate) fn into_parts(self) -> Vec<StatePart> {
         if self.bytes > STATE_MAX_BYTES {
             return Vec::new();
@@ -173,7 +174,7 @@ impl StateDraft {
                 json: value.to_string(),
             })
         }));
-        // The order of words and calls matters only beside something that is kept.
+        // The order of text and calls matters only if there is other state.
         if self
             .blocks
             .iter()
@@ -200,7 +201,7 @@ fn size_of(value: &Value) -> usize {
     }
 }
 
-/// Joins what came with what comes: texts behind each other, lists by their entries' index and type.
+/// Merges a new piece into the collected value: texts are appended, list entries are matched by index and type.
 fn join(so_far: &mut Value, more: Value) {
     match (so_far, more) {
         (_, Value::Null) => {}
@@ -225,7 +226,7 @@ fn join(so_far: &mut Value, more: Value) {
     }
 }
 
-/// An entry of `reasoning_details`: pieces of one text share index, type and id.
+/// Merges an entry of `reasoning_details`. Pieces of one text have the same index, type and id.
 fn join_entry(list: &mut Vec<Value>, entry: Value) {
     let text = |value: &Value, name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
     let kind = text(&entry, "type").unwrap_or_default();
@@ -241,7 +242,7 @@ fn join_entry(list: &mut Vec<Value>, entry: Value) {
         false => None,
     };
     let (Some(Value::Object(known)), true) = (known, entry.is_object()) else {
-        // The same entry in two chunks is one.
+        // The same entry in two chunks is stored once.
         if !list.contains(&entry) {
             list.push(entry);
         }
@@ -252,7 +253,7 @@ fn join_entry(list: &mut Vec<Value>, entry: Value) {
         let grows = matches!(name.as_str(), "text" | "summary" | "thinking");
         match (known.get_mut(&name), value) {
             (_, Value::Null) => {}
-            // MiniMax sends all of the text so far with each chunk.
+            // MiniMax sends the complete text so far with each chunk.
             (Some(Value::String(so_far)), Value::String(more)) if grows => {
                 match repeats && more.starts_with(so_far.as_str()) {
                     true => *so_far = more,
@@ -266,19 +267,19 @@ fn join_entry(list: &mut Vec<Value>, entry: Value) {
     }
 }
 
-/// Digests of a request as it grows: what an answer was given to.
+/// Digest of a request's prefix, extended message by message. It identifies the prefix that an answer was made for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PrefixDigest(Digest);
 
 impl PrefixDigest {
-    /// Of the system prompt and the tools.
+    /// Starts with the system prompt and the tools.
     pub(crate) fn begin(system: &Value, tools: &Value) -> Self {
         Self(clawk_trace::chain::digest_of(
             format!("{system}\n{tools}").as_bytes(),
         ))
     }
 
-    /// With one more message.
+    /// Adds one message.
     pub(crate) fn add(&mut self, message: &Value) {
         let text = message.to_string();
         self.0 = clawk_trace::chain::digest_of(&[&self.0.0[..], text.as_bytes()].concat());
@@ -289,7 +290,7 @@ impl PrefixDigest {
     }
 }
 
-/// The JSON of a part; null where it is none.
+/// Parses the JSON of a part; null if it is not JSON.
 pub(crate) fn json_of(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_default() // silent-ok: it was JSON when it was kept
 }

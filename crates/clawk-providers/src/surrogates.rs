@@ -1,17 +1,17 @@
-//! Halves of characters: JavaScript and Python write `\\ud83d` alone where they cut an emoji in two, and JSON has no such text.
+//! Lone surrogates: JavaScript and Python write `\\ud83d` alone if they cut an emoji in two. A JSON decoder refuses such text.
 //!
-//! A half is read as a private character in its place (plane 16, which nobody uses), is joined with the other half where that
-//! follows, and becomes U+FFFD where it does not.
+//! This module replaces a lone surrogate by a private-use character (plane 16), joins it with the second half if that follows, and
+//! else replaces it by U+FFFD.
 
 use std::borrow::Cow;
 
 const FIRST_HIGH: u32 = 0xd800;
 const FIRST_LOW: u32 = 0xdc00;
 const LAST: u32 = 0xdfff;
-/// Stands for U+D800.
+/// The private-use character that represents U+D800.
 const PRIVATE: u32 = 0x10_f800;
 
-/// The JSON text with private characters in the place of halves that stand alone.
+/// Returns the JSON text with private-use characters in place of lone surrogates.
 pub(crate) fn read_halves(json: &str) -> Cow<'_, str> {
     if !json.contains("\\ud") && !json.contains("\\uD") {
         return Cow::Borrowed(json);
@@ -43,7 +43,7 @@ pub(crate) fn read_halves(json: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// `uD83D…`: the half that it is.
+/// Parses `uD83D…` and returns the surrogate.
 fn escaped(behind: &str) -> Option<u32> {
     let digits = behind.strip_prefix('u')?.get(..4)?;
     let code = u32::from_str_radix(digits, 16).ok()?; // silent-ok: no digits are no half
@@ -56,7 +56,7 @@ fn private_escape(half: u32) -> String {
     format!("\\u{high:04x}\\u{low:04x}")
 }
 
-/// The half that this private character stands for.
+/// Returns the surrogate that a private-use character represents.
 fn half_of(c: char) -> Option<u32> {
     let code = u32::from(c);
     (code >= PRIVATE).then(|| code - PRIVATE + FIRST_HIGH)
@@ -66,15 +66,15 @@ fn join(high: u32, low: u32) -> Option<char> {
     char::from_u32(0x1_0000 + ((high - FIRST_HIGH) << 10) + (low - FIRST_LOW))
 }
 
-/// Joins halves over the pieces of a text.
+/// Joins surrogates across the pieces of a text.
 #[derive(Debug, Default)]
 pub(crate) struct HalfJoiner {
-    /// A first half at the end of the last piece.
+    /// A first surrogate at the end of the last piece.
     waiting: Option<u32>,
 }
 
 impl HalfJoiner {
-    /// The piece, with whole characters only.
+    /// Takes a piece and returns it with complete characters only.
     pub(crate) fn take<'t>(&mut self, text: &'t str) -> Cow<'t, str> {
         if text.is_empty() || (self.waiting.is_none() && !text.chars().any(|c| half_of(c).is_some())) {
             return Cow::Borrowed(text);
@@ -97,13 +97,13 @@ impl HalfJoiner {
         Cow::Owned(out)
     }
 
-    /// What is left when the text has ended.
+    /// Ends the text and returns the replacement for a pending surrogate.
     pub(crate) fn finish(&mut self) -> &'static str {
         self.waiting.take().map_or("", |_| "\u{fffd}")
     }
 }
 
-/// The whole text, with whole characters only.
+/// Returns the complete text with complete characters only.
 pub(crate) fn join_halves(text: &str) -> String {
     let mut joiner = HalfJoiner::default();
     let mut out = joiner.take(text).into_owned();

@@ -1,6 +1,6 @@
-//! Thoughts that a model writes into its answer between tags: separated from the answer as it comes.
+//! Separates thoughts that a model writes between tags into its answer, while the answer arrives.
 
-/// Tags that begin a thought at the beginning of an answer, and the tags that end it.
+/// Tags that open a thought at the start of an answer, each with its closing tag.
 const TAGS: [(&str, &str); 11] = [
     ("<think>", "</think>"),
     ("<thinking>", "</thinking>"),
@@ -14,7 +14,7 @@ const TAGS: [(&str, &str); 11] = [
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|channel>thought", "<channel|>"),
 ];
-/// Tags that end a thought whose beginning the server's template wrote.
+/// Closing tags of a thought that the server's template opened.
 const LONE_ENDS: [&str; 6] = [
     "</think>",
     "</thinking>",
@@ -23,17 +23,17 @@ const LONE_ENDS: [&str; 6] = [
     "[/THINK]",
     "◁/think▷",
 ];
-/// Signs of the channel form (`<|channel|>analysis<|message|>…<|end|>`).
+/// Markers of the channel format (`<|channel|>analysis<|message|>…<|end|>`).
 const CHANNEL_BEGINS: [&str; 2] = ["<|channel|>", "<|start|>"];
 const CHANNEL_SIGNS: [&str; 5] = ["<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>"];
 const CHANNEL_BODY: &str = "<|message|>";
 
-/// A part of what came.
+/// A piece of the answer, or an instruction about the pieces before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SplitPiece {
     Answer(String),
     Thought(String),
-    /// All of the answer so far was a thought.
+    /// Everything so far was a thought and must be withdrawn from the answer.
     Retract,
 }
 
@@ -46,23 +46,23 @@ enum Mode {
     ChannelBody { is_answer: bool },
 }
 
-/// Separates thoughts from an answer that comes in pieces.
+/// Separates thoughts from an answer that arrives in pieces.
 #[derive(Debug)]
 pub(crate) struct ThoughtSplitter {
     mode: Mode,
     held: String,
-    /// The answer so far.
+    /// The answer's text so far.
     said: String,
-    /// A thought was found, so that later ones are believed.
+    /// A thought was found, so later tags are accepted, too.
     found: bool,
-    /// White space behind a thought is no part of the answer.
+    /// White space after a thought is removed from the answer.
     trims: bool,
-    /// The server's template opens a thought: nothing is told before it ends.
+    /// The server's template opens a thought, so no text is passed on before the thought ends.
     holds: bool,
 }
 
 impl ThoughtSplitter {
-    /// `holds`: this model's answers begin inside of a thought.
+    /// Makes a splitter. `holds`: this model's answers begin inside a thought.
     pub(crate) const fn new(holds: bool) -> Self {
         Self {
             mode: Mode::Start,
@@ -74,7 +74,7 @@ impl ThoughtSplitter {
         }
     }
 
-    /// Takes a piece.
+    /// Takes the next piece of the answer.
     pub(crate) fn push(&mut self, text: &str) -> Vec<SplitPiece> {
         self.held.push_str(text);
         let mut out = Vec::new();
@@ -82,7 +82,7 @@ impl ThoughtSplitter {
         out
     }
 
-    /// What is left when the answer has ended.
+    /// Ends the answer and returns the rest.
     pub(crate) fn finish(&mut self) -> Vec<SplitPiece> {
         let mut out = Vec::new();
         while self.step(true, &mut out) {}
@@ -100,7 +100,7 @@ impl ThoughtSplitter {
         out
     }
 
-    /// The answer's beginning was a thought that the server's template opened.
+    /// Returns whether the answer began inside a thought that the server's template opened.
     pub(crate) fn was_opened(&self) -> bool {
         self.found && self.holds
     }
@@ -117,7 +117,7 @@ impl ThoughtSplitter {
         }
     }
 
-    /// One step; true: there may be another.
+    /// Makes one step. Returns `true` if another step may be possible.
     fn step(&mut self, ended: bool, out: &mut Vec<SplitPiece>) -> bool {
         if self.held.is_empty() {
             return false;
@@ -222,7 +222,7 @@ impl ThoughtSplitter {
         false
     }
 
-    /// After one thought, others may follow where a line begins.
+    /// Finds the next thought. After a first thought, others may begin at the start of a line.
     fn next_thought(&self) -> Option<(usize, &'static str, &'static str)> {
         if !self.found {
             return None;
@@ -237,14 +237,14 @@ impl ThoughtSplitter {
         found.min_by_key(|(at, _, _)| *at)
     }
 
-    /// Whether a lone end tag ends a thought, or is spoken about.
+    /// Returns whether a lone closing tag really ends a thought. The answer may also talk about the tag.
     fn ends_thought(&self, before: &str, behind: &str) -> bool {
         let so_far = format!("{}{before}", self.said);
         let opened = TAGS.iter().any(|(begin, _)| so_far.contains(begin));
         let in_code = so_far.matches('`').count() % 2 == 1;
         let marks = ['`', '"', '\'', '“', '«', '(', '*'];
         let quoted = so_far.ends_with(marks) || behind.starts_with(['`', '"', '\'', '”', '»', ')', '*']);
-        // `with </think> and`: a word of a sentence.
+        // In `with </think> and`, the tag is a word of a sentence.
         let spoken = so_far.ends_with(' ')
             && behind.starts_with([' ', '.', ',', ';', ':', '?'])
             && !so_far.trim_end().ends_with(['.', '!', '?']);
@@ -285,13 +285,13 @@ impl ThoughtSplitter {
     }
 }
 
-/// The first of these in the text.
+/// Finds the first of `signs` in the text.
 fn first_of<'s>(text: &str, signs: &[&'s str]) -> Option<(usize, &'s str)> {
     let found = signs.iter().filter_map(|sign| Some((text.find(sign)?, *sign)));
     found.min_by_key(|(at, _)| *at)
 }
 
-/// How many bytes at the text's end may begin one of these.
+/// Returns how many bytes at the end of the text may be the beginning of one of `signs`.
 fn partial_at_end(text: &str, signs: &[&str]) -> usize {
     let longest = |sign: &&str| {
         let lengths = sign.char_indices().map(|(at, _)| at);

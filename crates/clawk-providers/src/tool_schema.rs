@@ -1,17 +1,18 @@
-//! A tool's schema for vendors that take a plain object at its top: no `oneOf`, `anyOf`, `allOf`, `not`, `enum` or `$ref` there. What is
-//! sent takes all that the tool's own schema takes, or more; the arguments are judged by the tool's own.
+//! Simplifies a tool's schema for vendors that require a plain object at its top level, without `oneOf`, `anyOf`, `allOf`, `not`,
+//! `enum` or `$ref`. The simplified schema accepts everything that the original accepts, or more. Arguments are always validated by
+//! the original.
 
 use std::borrow::Cow;
 
 use clawk_kernel::tool_schema::flatten_top;
 use serde_json::{Value, json};
 
-/// Members that no schema may have at its top.
+/// Keywords that are not allowed at the top level.
 const REFUSED: [&str; 6] = ["oneOf", "anyOf", "allOf", "not", "enum", "$ref"];
 /// The longest description of what was left out, bytes: a longer one is not given.
 const TOLD_MAX_BYTES: usize = 4096;
 
-/// The schema with a plain object at its top.
+/// Returns the schema with a plain object at its top level.
 pub(crate) fn plain_object(schema: &Value) -> Cow<'_, Value> {
     let is_plain = schema.get("type").and_then(Value::as_str) == Some("object")
         && REFUSED.iter().all(|name| schema.get(name).is_none());

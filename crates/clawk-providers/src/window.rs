@@ -1,10 +1,10 @@
-//! How large a model's window is, as its own server says: the list of models, llama.cpp's properties, Ollama's description.
+//! Asks a model's server for the size of its window: the list of models, llama.cpp's properties, Ollama's model description.
 
 use serde_json::{Value, json};
 
 use crate::endpoint::Endpoint;
 
-/// Vendors whose servers do not say it: they are not asked, and the catalogue knows their models.
+/// Vendors whose servers do not report the window. They are not asked; the catalogue knows their models.
 const SILENT_HOSTS: &[&str] = &[
     "api.openai.com",
     "api.anthropic.com",
@@ -12,7 +12,7 @@ const SILENT_HOSTS: &[&str] = &[
     "api.deepseek.com",
     "openai.azure.com",
 ];
-/// Members of a listed model that say it; the smallest counts.
+/// Members of a listed model that hold the window. The smallest value counts.
 const MEMBERS: &[&str] = &[
     "max_model_len",
     "loaded_context_length",
@@ -22,7 +22,7 @@ const MEMBERS: &[&str] = &[
     "max_context_window",
 ];
 
-/// Asks the server, where it can know. `last`: what stands behind the base in the endpoint's path.
+/// Asks the server for the window in tokens, if it may know. `last` is the end of the endpoint's path, after the base URL.
 pub(crate) async fn ask(endpoint: &Endpoint, last: &str, model: &str) -> Option<u64> {
     let host = endpoint.url.host_str().unwrap_or_default();
     if SILENT_HOSTS.iter().any(|silent| host.ends_with(silent)) {
@@ -34,7 +34,7 @@ pub(crate) async fn ask(endpoint: &Endpoint, last: &str, model: &str) -> Option<
     if let Some(tokens) = list.as_ref().and_then(|list| listed(list, model)) {
         return Some(tokens);
     }
-    // Only a server that answers like one is asked further, beside the base that its address names.
+    // Ask further only if the server returned a list of models, and only below its base URL.
     list?;
     let root = base.strip_suffix("/v1").unwrap_or(base);
     let properties = endpoint.look_up(&format!("{root}/props"), None).await;
@@ -53,7 +53,7 @@ pub(crate) async fn ask(endpoint: &Endpoint, last: &str, model: &str) -> Option<
     of_description(&described)
 }
 
-/// Of `GET BASE/models`: the entry of this model, or the only one.
+/// Reads `GET BASE/models`: the entry of this model, or the only entry.
 fn listed(list: &Value, model: &str) -> Option<u64> {
     let models = list.get("data").unwrap_or(list).as_array()?;
     let is_named = |entry: &&Value| entry.get("id").and_then(Value::as_str) == Some(model);
@@ -66,7 +66,7 @@ fn listed(list: &Value, model: &str) -> Option<u64> {
     said.filter(|tokens| *tokens > 0).min()
 }
 
-/// Of llama.cpp's `GET /props`.
+/// Reads llama.cpp's `GET /props`.
 fn of_properties(properties: &Value) -> Option<u64> {
     let settings = properties.get("default_generation_settings");
     let said = [
@@ -79,7 +79,7 @@ fn of_properties(properties: &Value) -> Option<u64> {
         .filter(|tokens| *tokens > 0)
 }
 
-/// Of Ollama's `GET /api/ps`: the window that the loaded model really has.
+/// Reads Ollama's `GET /api/ps`: the real window of the loaded model.
 fn of_running(running: &Value, model: &str) -> Option<u64> {
     let models = running.get("models")?.as_array()?;
     let is_named = |entry: &&Value| {
@@ -89,7 +89,7 @@ fn of_running(running: &Value, model: &str) -> Option<u64> {
     models.iter().find(is_named)?.get("context_length")?.as_u64()
 }
 
-/// Of Ollama's `POST /api/show`: only what its operator set. The size that the model was trained with is not the one that is served.
+/// Reads Ollama's `POST /api/show`: only a value that the operator set. The size used in training is not the size that is served.
 fn of_description(described: &Value) -> Option<u64> {
     let parameters = described.get("parameters")?.as_str()?;
     let mut lines = parameters.lines().map(str::split_whitespace);

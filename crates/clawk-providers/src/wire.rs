@@ -1,4 +1,4 @@
-//! What the dialects share in writing a request: changes that a refusal asked for (R53), effort, the cache key.
+//! Shared by all dialects that write requests: changes that a refusal asked for (R53), effort, the cache key.
 
 use clawk_core::ports::{InferRequest, ModelMessage, ReasoningEffort, RequestAdaptation};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::call_ids::IdRule;
 use crate::state::StateOwner;
 
-/// One attempt's request, and who is asked in which way.
+/// The request of one attempt, and the server, model and adaptations that it is written for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestContext<'a> {
     pub(crate) request: &'a InferRequest,
@@ -15,12 +15,13 @@ pub(crate) struct RequestContext<'a> {
 }
 
 impl RequestContext<'_> {
-    /// The member or parameter is left out.
+    /// Returns whether a refusal asked to omit this member or parameter.
     pub(crate) fn omits(&self, name: &str) -> bool {
         self.request.adaptation.omitted.contains(name)
     }
 
-    /// The system prompt without what changes from turn to turn; that, too, where there are no words of a user to put it beside.
+    /// Returns the part of the system prompt that stays the same from turn to turn. If there is no user message for the changing
+    /// part, it is included.
     pub(crate) fn stable_system(&self) -> &str {
         match self.split_system() {
             Some((stable, _)) => stable,
@@ -28,7 +29,7 @@ impl RequestContext<'_> {
         }
     }
 
-    /// What changes from turn to turn.
+    /// Returns the part of the system prompt that changes from turn to turn.
     pub(crate) fn volatile(&self) -> Option<&str> {
         self.split_system().map(|(_, volatile)| volatile)
     }
@@ -44,18 +45,18 @@ impl RequestContext<'_> {
         (has_words && !volatile.is_empty()).then_some((stable.trim_end(), volatile))
     }
 
-    /// Mistral's own service has the strictest rules, and says so in no refusal that names them all.
+    /// Returns whether the server is Mistral's own. It has the strictest rules, and none of its refusals names all of them.
     pub(crate) fn is_mistral(&self) -> bool {
         has_domain(self.owner.host, "mistral.ai")
     }
 
-    /// OpenAI's own service, or Azure's.
+    /// Returns whether the server is OpenAI's or Azure's.
     pub(crate) fn is_openai(&self) -> bool {
         const DOMAINS: [&str; 2] = ["openai.com", "openai.azure.com"];
         DOMAINS.iter().any(|domain| has_domain(self.owner.host, domain))
     }
 
-    /// The model refuses calls without `reasoning_content`, also those of another model.
+    /// Returns whether the model refuses calls without `reasoning_content`, even calls of another model.
     pub(crate) fn wants_reasoning(&self) -> bool {
         const DOMAINS: [&str; 3] = ["deepseek.com", "moonshot.ai", "moonshot.cn"];
         DOMAINS.iter().any(|domain| has_domain(self.owner.host, domain))
@@ -64,12 +65,12 @@ impl RequestContext<'_> {
                 .any(|name| own_name(self.owner.model).starts_with(name))
     }
 
-    /// The model refuses calls without a thought signature, also those of another model.
+    /// Returns whether the model refuses calls without a thought signature, even calls of another model.
     pub(crate) fn wants_signatures(&self) -> bool {
         has_domain(self.owner.host, "googleapis.com") || self.owner.model.starts_with("gemini-")
     }
 
-    /// How ids of calls are written, where the dialect usually writes them like `usual`.
+    /// Returns the format of call ids; `usual` is the dialect's default.
     pub(crate) fn id_rule(&self, usual: IdRule) -> IdRule {
         match self.request.adaptation.short_call_ids || self.is_mistral() {
             true => IdRule::Short,
@@ -77,12 +78,12 @@ impl RequestContext<'_> {
         }
     }
 
-    /// Roles strictly in turn.
+    /// Returns whether roles must strictly alternate.
     pub(crate) fn alternates(&self) -> bool {
         self.request.adaptation.alternate_roles || self.is_mistral()
     }
 
-    /// The cache key, for servers known to take one.
+    /// Returns the cache key, if the server is known to accept one.
     pub(crate) fn chat_cache_key(&self) -> Option<&str> {
         const TAKES_KEY: [&str; 4] = ["openai.com", "openai.azure.com", "moonshot.ai", "moonshot.cn"];
         let takes = TAKES_KEY.iter().any(|domain| has_domain(self.owner.host, domain));
@@ -90,26 +91,26 @@ impl RequestContext<'_> {
     }
 }
 
-/// A model's name without those of the services that pass it on, in lower case.
+/// Returns the model's name in lower case, without the prefixes of services that forward requests.
 fn own_name(model: &str) -> String {
     let name = model.rsplit('/').next().unwrap_or(model);
     name.to_ascii_lowercase()
 }
 
-/// Whether the host is this domain or below it.
+/// Returns whether the host is this domain or one of its subdomains.
 pub(crate) fn has_domain(host: &str, domain: &str) -> bool {
     host.strip_suffix(domain)
         .is_some_and(|before| before.is_empty() || before.ends_with('.'))
 }
 
-/// Adds a member to an object.
+/// Sets a member of an object.
 pub(crate) fn set(body: &mut Value, name: &str, value: Value) {
     if let Some(object) = body.as_object_mut() {
         object.insert(name.to_owned(), value);
     }
 }
 
-/// Leaves out and renames what refusals named. A name may be a path with dots.
+/// Omits and renames the parameters that refusals named. A name may be a path with dots.
 pub(crate) fn adapt(body: &mut Value, adaptation: &RequestAdaptation) {
     for name in &adaptation.omitted {
         let (path, last) = name.rsplit_once('.').unwrap_or(("", name));
@@ -131,7 +132,7 @@ pub(crate) fn adapt(body: &mut Value, adaptation: &RequestAdaptation) {
     }
 }
 
-/// The effort as OpenAI's dialects write it.
+/// Returns the effort in the spelling of OpenAI's dialects.
 pub(crate) fn effort_word(effort: ReasoningEffort, host: &str) -> &'static str {
     match effort {
         ReasoningEffort::None => "none",
@@ -145,7 +146,7 @@ pub(crate) fn effort_word(effort: ReasoningEffort, host: &str) -> &'static str {
     }
 }
 
-/// The model's answers begin inside of a thought that the server's template has opened, by its name.
+/// Returns whether the model's name says that its answers begin inside a thought opened by the server's template.
 pub(crate) fn opens_thought(model: &str) -> bool {
     const NAMES: [&str; 7] = [
         "thinking",
@@ -160,7 +161,7 @@ pub(crate) fn opens_thought(model: &str) -> bool {
     NAMES.iter().any(|name| model.contains(name))
 }
 
-/// The model wants the thoughts that it wrote into its text back in the text, by its name.
+/// Returns whether the model's name says that it wants its written thoughts back inside the text.
 pub(crate) fn wants_written_thoughts(model: &str) -> bool {
     model.to_ascii_lowercase().contains("minimax")
 }

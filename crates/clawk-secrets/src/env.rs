@@ -1,14 +1,14 @@
-//! The only reader of the environment.
+//! The only module that reads the environment.
 //!
-//! Secrets apart, a program has honest questions to it (`NO_COLOR`, XDG folders, proxies). They are asked here, so
-//! that a review sees them all with one search.
+//! The program needs environment variables for secrets and for other settings (`NO_COLOR`, XDG folders, proxies). All reads are in
+//! this module, so that a reviewer finds them with one search.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where variables come from: this process, or a fixed set (tests, simulation).
+/// The source of environment variables: this process, or a fixed set (tests, simulation).
 #[derive(Clone, Default)]
 pub enum EnvironmentSource {
     /// The process's own environment.
@@ -19,7 +19,7 @@ pub enum EnvironmentSource {
 }
 
 impl EnvironmentSource {
-    /// A fixed environment.
+    /// Makes a fixed environment of name-value pairs.
     pub fn fixed<K: Into<String>, V: Into<String>>(vars: impl IntoIterator<Item = (K, V)>) -> Self {
         Self::Fixed(
             vars.into_iter()
@@ -28,7 +28,7 @@ impl EnvironmentSource {
         )
     }
 
-    /// The variable `name`, or `None` when it is unset or not UTF-8. An empty value is `Some("")`.
+    /// Returns the variable `name`, or `None` if it is unset or not UTF-8. An empty value is `Some("")`.
     pub fn get(&self, name: &str) -> Option<String> {
         match self {
             Self::Process => read(name)?.into_string().ok(), // silent-ok: documented, not UTF-8 counts as unset
@@ -36,12 +36,12 @@ impl EnvironmentSource {
         }
     }
 
-    /// Like [`EnvironmentSource::get`], with an empty value counted as unset: the convention of most switches.
+    /// Like [`EnvironmentSource::get`], but an empty value counts as unset. Most switches follow this convention.
     pub fn non_empty(&self, name: &str) -> Option<String> {
         self.get(name).filter(|value| !value.is_empty())
     }
 
-    /// The variable `name` as a path of any bytes; empty counts as unset.
+    /// Returns the variable `name` as a path, which may hold any bytes. An empty value counts as unset.
     pub fn path(&self, name: &str) -> Option<PathBuf> {
         let value = match self {
             Self::Process => read(name)?,
@@ -51,7 +51,7 @@ impl EnvironmentSource {
     }
 }
 
-/// Names only: values may be secrets.
+/// Shows the names only, because values may be secrets.
 impl fmt::Debug for EnvironmentSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -61,23 +61,23 @@ impl fmt::Debug for EnvironmentSource {
     }
 }
 
-/// The process's variable `name`: see [`EnvironmentSource::get`].
+/// Returns this process's variable `name`: see [`EnvironmentSource::get`].
 pub fn get(name: &str) -> Option<String> {
     EnvironmentSource::Process.get(name)
 }
 
-/// The process's variable `name` unless empty: see [`EnvironmentSource::non_empty`].
+/// Returns this process's variable `name` unless it is empty: see [`EnvironmentSource::non_empty`].
 pub fn non_empty(name: &str) -> Option<String> {
     EnvironmentSource::Process.non_empty(name)
 }
 
-/// The process's variable `name` as a path: see [`EnvironmentSource::path`].
+/// Returns this process's variable `name` as a path: see [`EnvironmentSource::path`].
 pub fn path(name: &str) -> Option<PathBuf> {
     EnvironmentSource::Process.path(name)
 }
 
 fn read(name: &str) -> Option<OsString> {
-    // `var_os` has no defined answer for these.
+    // `std::env::var_os` does not define its answer for such names.
     if name.is_empty() || name.contains(['=', '\0']) {
         return None;
     }

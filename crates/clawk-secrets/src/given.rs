@@ -1,14 +1,14 @@
-//! What was given out: so that it can be recognised in text again.
+//! The list of resolved secrets, from which a redactor recognises them in text.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::Secret;
 
-/// Of one name the last few values are kept: a token is replaced every hour, and an old one may still be quoted.
+/// Number of values that are kept for one name. A token is replaced every hour, and text may still quote an old one.
 const KEPT_PER_NAME: usize = 4;
 
-/// Every secret that was resolved so far. Clones share it, and it grows.
+/// Every secret that was resolved so far. Clones share one list, which grows.
 #[derive(Clone, Default)]
 pub struct ResolvedSecrets(Arc<Mutex<ResolvedSecretsInner>>);
 
@@ -23,19 +23,20 @@ impl ResolvedSecrets {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number that changes when a secret is added. Then a copy of [`ResolvedSecrets::secrets`] is out of date.
+    /// Returns a number that changes when a secret is added. If it changed, an earlier copy of [`ResolvedSecrets::secrets`] is out
+    /// of date.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.lock().generation
     }
 
-    /// All of them; clones share one value each.
+    /// Returns all secrets. The clones share the values.
     #[must_use]
     pub fn secrets(&self) -> Vec<Secret> {
         self.lock().secrets.clone()
     }
 
-    /// One more; a value that is known by its name already changes nothing.
+    /// Adds a secret. Does nothing if the same value is already stored under the same name.
     pub fn add(&self, secret: &Secret) {
         let mut inner = self.lock();
         let same = |known: &Secret| known.name() == secret.name();

@@ -2,8 +2,8 @@
 //!
 //! * **Owns:** turning a `secret_ref` into a [`Secret`] (runtime profile §7); every read of the environment and of
 //!   secret files; removing secrets from text that came from outside ([`SecretRedactor`]).
-//! * **Depends on:** what a name looks like.
-//! * **Must not know:** who uses a secret, and for what.
+//! * **Depends on:** the rules for names.
+//! * **Must not know:** the users of a secret and their purpose.
 //! * **Start reading at:** [`SecretResolver::resolve`].
 
 mod given;

@@ -1,4 +1,4 @@
-//! Taking secrets out of text that came from outside.
+//! Removes secrets from text that came from outside.
 
 use std::fmt;
 
@@ -13,20 +13,21 @@ mod stream;
 
 pub use stream::RedactStream;
 
-/// Encoded forms shorter than this would match ordinary text.
+/// Shortest encoded form that is searched for, in characters. A shorter one would match ordinary text.
 const ENCODED_MIN_CHARS: usize = 6;
 
-/// Replaces secrets in text by `[secret NAME]`: raw, JSON-escaped, URL-encoded, hexadecimal, and in base64 at whatever offset inside a
-/// longer encoded text. Longest form first, in one pass, so a replacement is never searched again.
+/// Replaces secrets in text by `[secret NAME]`. It finds a secret in raw form, JSON-escaped, URL-encoded, hexadecimal, and in
+/// base64 at any offset inside a longer encoded text. It replaces the longest form first and in one pass, so it never searches a
+/// replacement.
 pub struct SecretRedactor {
     search: Option<AhoCorasick>,
-    /// The mark for each pattern, by pattern index.
+    /// The replacement for each pattern, by pattern index.
     marks: Vec<String>,
     forms: Vec<Zeroizing<String>>,
 }
 
 impl SecretRedactor {
-    /// A redactor for `secrets`. Empty values are passed over.
+    /// Makes a redactor for `secrets`. Empty values are ignored.
     pub fn new<'a>(secrets: impl IntoIterator<Item = &'a Secret>) -> Self {
         let (mut patterns, mut marks): (Vec<Zeroizing<String>>, Vec<String>) = Default::default();
         for secret in secrets {
@@ -46,7 +47,7 @@ impl SecretRedactor {
         }
     }
 
-    /// `text` without the secrets. When the search could not be built (absurdly large secrets), nothing of it is shown.
+    /// Returns `text` without the secrets. If the search could not be built (extremely large secrets), the whole text is withheld.
     pub fn clean(&self, text: &str) -> String {
         match &self.search {
             Some(search) if self.marks.is_empty() || !search.is_match(text) => text.to_owned(),
@@ -90,7 +91,8 @@ fn forms(value: &str) -> Vec<Zeroizing<String>> {
     }
     for lead in 0..3 {
         let bytes: Vec<u8> = std::iter::repeat_n(0, lead).chain(value.bytes()).collect();
-        // Only the characters that depend on nothing but the secret: not those shared with a neighbour's bits.
+        // Use only the base64 characters that depend on the secret alone. The first and last ones share bits with the neighbouring
+        // text.
         let (from, to) = ((lead * 8).div_ceil(6), bytes.len() * 8 / 6);
         for whole in [STANDARD_NO_PAD.encode(&bytes), URL_SAFE_NO_PAD.encode(&bytes)] {
             encoded.push(whole.get(from..to).unwrap_or_default().to_owned());
@@ -105,7 +107,7 @@ fn forms(value: &str) -> Vec<Zeroizing<String>> {
     forms
 }
 
-/// Percent-encoding of everything but RFC 3986's unreserved characters; `plus`: a space becomes `+` (forms).
+/// Percent-encodes every character except RFC 3986's unreserved ones. With `plus`, a space becomes `+` (HTML forms).
 fn percent(value: &str, plus: bool, upper: bool) -> String {
     let mut out = String::with_capacity(value.len() * 3);
     for byte in value.bytes() {

@@ -1,4 +1,4 @@
-//! From a reference to a value, in the order of runtime profile §7.
+//! Resolves a reference to a value, in the order of runtime profile §7.
 
 use std::path::{Component, Path};
 
@@ -7,10 +7,10 @@ use zeroize::Zeroizing;
 use crate::store::{SecretLookup, Store, read_file};
 use crate::{EnvironmentSource, ResolvedSecrets, Secret, SecretRedactor, StoreConfig, StoreError};
 
-/// Why a reference has no value. Never holds one.
+/// Why a reference has no value. The error never holds a value.
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
-    /// The reference itself is not usable.
+    /// The reference itself is malformed.
     #[error("secret reference {name:?} is not valid: {why}")]
     BadName {
         /// The reference, shortened.
@@ -18,26 +18,26 @@ pub enum ResolveError {
         /// The rule it breaks.
         why: &'static str,
     },
-    /// No place knows it.
+    /// No place has a value for the reference.
     #[error("secret `{name}` not found: looked in {}", .looked.join("; "))]
     NotFound {
         /// The reference.
         name: String,
-        /// Every place that was asked, with what it said.
+        /// Every place that was asked, with its answer.
         looked: Vec<String>,
     },
-    /// A place that should be asked is broken.
+    /// A place that must be asked is broken.
     #[error("secret `{name}` could not be looked up: {source}")]
     Store {
         /// The reference.
         name: String,
-        /// What is broken.
+        /// The cause.
         source: StoreError,
     },
 }
 
-/// Resolves references, and remembers what it gave out so that [`SecretResolver::redactor`] can take it out of text again.
-/// Clones share that memory.
+/// Resolves references. It remembers every value it returned, so that [`SecretResolver::redactor`] can remove them from text.
+/// Clones share this memory.
 #[derive(Debug, Clone)]
 pub struct SecretResolver {
     env: EnvironmentSource,
@@ -47,10 +47,10 @@ pub struct SecretResolver {
 }
 
 impl SecretResolver {
-    /// A resolver over `config`; a relative `file` lies under `base`.
+    /// Makes a resolver for `config`. A relative `file` is resolved against `base`. No store is contacted yet.
     ///
     /// # Errors
-    /// When `config` contradicts itself. No store is contacted yet.
+    /// `config` contradicts itself.
     pub fn new(config: &StoreConfig, base: &Path, env: EnvironmentSource) -> Result<Self, StoreError> {
         let store = Store::new(config, base)?;
         Ok(Self {
@@ -61,7 +61,7 @@ impl SecretResolver {
         })
     }
 
-    /// A resolver without a configured store: environment, then `$CLAW_SECRETS_DIR`.
+    /// Makes a resolver without a configured store: it reads the environment, then `$CLAW_SECRETS_DIR`.
     pub fn without_store(env: EnvironmentSource) -> Self {
         Self {
             env,
@@ -71,16 +71,18 @@ impl SecretResolver {
         }
     }
 
-    /// The environment it reads, for questions that are not about secrets.
+    /// Returns the resolver's environment, for variables that are not secrets.
     pub fn env(&self) -> &EnvironmentSource {
         &self.env
     }
 
-    /// The value of `name`: configured store, environment variable, file `$CLAW_SECRETS_DIR/{name}` (profile §7), without the blanks and
-    /// line ends around it, wherever it stands. An empty value counts as absent. A store command blocks the thread, at most for its deadline.
+    /// Returns the value of `name`. The resolver asks the configured store, then the environment variable, then the file
+    /// `$CLAW_SECRETS_DIR/{name}` (profile §7). Blanks and line ends around a value are removed, and an empty value counts as
+    /// absent. A store command blocks the thread, at most until its deadline.
     ///
     /// # Errors
-    /// [`ResolveError`]: the reference is malformed, known nowhere, or a place is broken (then nothing weaker is tried).
+    /// [`ResolveError`]: the reference is malformed, no place has it, or a place is broken. If a place is broken, the places after
+    /// it are not tried, because they are weaker.
     pub fn resolve(&self, name: &str) -> Result<Secret, ResolveError> {
         check_name(name)?;
         let mut looked = Vec::new();
@@ -108,18 +110,18 @@ impl SecretResolver {
         })
     }
 
-    /// Takes every secret resolved so far out of text.
+    /// Makes a redactor that removes every secret resolved so far from text.
     pub fn redactor(&self) -> SecretRedactor {
         SecretRedactor::new(&self.given.secrets())
     }
 
-    /// Everything that was given out, also from now on.
+    /// Returns the shared list of resolved secrets, which later secrets join.
     pub fn given(&self) -> ResolvedSecrets {
         self.given.clone()
     }
 
-    /// Adds a value derived from a secret (a token, one half of a pair) to what [`SecretResolver::redactor`] takes out. Of one name the
-    /// last few values are kept: a token is replaced every hour, and an old one may still be quoted.
+    /// Adds a value derived from a secret (a token, one half of a pair) to the values that [`SecretResolver::redactor`] removes.
+    /// The last few values of each name are kept, because a token is replaced every hour and text may still quote an old one.
     pub fn guard(&self, secret: &Secret) {
         self.given.add(secret);
     }
@@ -173,7 +175,7 @@ impl SecretResolver {
     }
 }
 
-/// The value itself: a line end of a file or an `env` file, a byte order mark and blanks around it are not part of it.
+/// Returns the value without the byte order mark, blanks and line ends around it.
 fn bare(value: &str) -> &str {
     value.trim_matches(|c: char| c.is_whitespace() || c == '\u{feff}')
 }
@@ -188,7 +190,7 @@ fn check_name(name: &str) -> Result<(), ResolveError> {
         "it holds control characters"
     } else if clawk_proto::secret_name::looks_like_key(name) {
         return Err(ResolveError::BadName {
-            // Never repeated: it is most likely the secret.
+            // The reference is not shown: it is most likely a secret pasted by mistake.
             name: "(not shown)".to_owned(),
             why: "it looks like the secret itself; only its name belongs there",
         });
@@ -203,7 +205,7 @@ fn check_name(name: &str) -> Result<(), ResolveError> {
     })
 }
 
-/// One ordinary component: no separator, no `..`, not absolute.
+/// Returns whether the name is one ordinary path component: no separator, no `..`, not absolute.
 fn is_file_name(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     let plain = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));

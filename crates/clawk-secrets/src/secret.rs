@@ -1,14 +1,14 @@
-//! A value that cannot be printed.
+//! A secret value that cannot be printed.
 
 use std::fmt;
 use std::sync::Arc;
 
 use secrecy::{ExposeSecret, SecretString};
 
-/// A secret's value, under the name by which it was looked up.
+/// A secret's value, with the name of its reference.
 ///
-/// It has no `Display` and no `Serialize`. `Debug` shows only the name. The memory is zeroed when the last clone is dropped; clones share
-/// one value.
+/// The type has no `Display` and no `Serialize`. `Debug` shows only the name. The memory is zeroed when the last clone is dropped;
+/// clones share one value.
 ///
 /// ```
 /// use clawk_secrets::Secret;
@@ -24,7 +24,7 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// A secret named `name`. Use [`crate::SecretResolver`] wherever a reference exists; this is for values that are derived
+    /// Makes a secret named `name`. Use [`crate::SecretResolver`] if a reference exists. This constructor is for values derived
     /// from another secret (an access token, one half of `id:secret`).
     pub fn new(name: impl Into<Arc<str>>, value: impl Into<String>) -> Self {
         Self {
@@ -33,13 +33,13 @@ impl Secret {
         }
     }
 
-    /// The reference's name: not secret.
+    /// Returns the reference's name. The name is not secret.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the value; there is no other way to it. Put it into a request header or a child's environment, and never into a log, an
-    /// error or a message.
+    /// Returns the value. This is the only way to read it. Put the value into a request header or a child's environment; never into
+    /// a log, an error or a message.
     pub fn expose(&self) -> &str {
         self.value.expose_secret()
     }

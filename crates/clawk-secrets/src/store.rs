@@ -1,4 +1,4 @@
-//! The configured store, asked first: a command that prints the value, or a private file.
+//! The configured store: a command that prints the value, or a private file. It is asked before the other places.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,12 +17,13 @@ use zeroize::Zeroizing;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StoreConfig {
-    /// Program and arguments; `{name}` in an argument becomes the reference. The value is read from standard output, one
-    /// trailing newline removed. Exit status other than 0 means "not known here".
+    /// Program and arguments. `{name}` in an argument is replaced by the reference. The value is read from standard output, without
+    /// one trailing newline. An exit status other than 0 means that the store does not have the value.
     pub command: Option<Vec<String>>,
-    /// A TOML file of `NAME = "value"`; relative to the folder of `clawk.toml`. Refused when group or others may touch it.
+    /// A TOML file of `NAME = "value"`; a relative path starts at the folder of `clawk.toml`. The file is refused if the group or
+    /// others can access it.
     pub file: Option<PathBuf>,
-    /// Time for one call of `command`, in milliseconds; then its process group is killed.
+    /// Time limit for one call of `command`, in milliseconds. After it the command's process group is killed.
     pub deadline_ms: u64,
     /// Largest value accepted from any place, in bytes.
     pub max_bytes: usize,
@@ -39,18 +40,18 @@ impl Default for StoreConfig {
     }
 }
 
-/// A configured store that is unusable. It stops resolution: going on to a weaker place would hide the fault.
+/// A broken configured store. It stops the resolution: a fallback to a weaker place would hide the fault.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// `clawk.toml` contradicts itself.
     #[error("`secrets_store`: {0}")]
     Config(&'static str),
-    /// The command cannot be started or its output not read.
+    /// The command cannot be started, or its output cannot be read.
     #[error("secrets store command `{program}` failed: {source}")]
     Command {
         /// The program, without its arguments.
         program: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The command ran too long and was killed.
@@ -64,7 +65,7 @@ pub enum StoreError {
     /// The value is larger than `max_bytes`.
     #[error("{place} is larger than {max_bytes} bytes")]
     TooLarge {
-        /// The place, in words.
+        /// Description of the place.
         place: String,
         /// The limit it exceeded.
         max_bytes: usize,
@@ -72,7 +73,7 @@ pub enum StoreError {
     /// The value holds bytes that are not UTF-8.
     #[error("{place} is not UTF-8 text")]
     NotText {
-        /// The place, in words.
+        /// Description of the place.
         place: String,
     },
     /// A secret file cannot be read.
@@ -80,10 +81,10 @@ pub enum StoreError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Others than the owner may read or change the store's file.
+    /// Users other than the owner can read or change the store's file.
     #[error(
         "secrets store file `{path}` has mode {mode:04o}: other users can access it; run `chmod 600 {path}`"
     )]
@@ -96,15 +97,15 @@ pub enum StoreError {
     /// The store's file is not a flat TOML table of strings.
     #[error("secrets store file `{path}` is not a flat table of `NAME = \"value\"`")]
     Syntax {
-        /// The file. The parser's message is withheld: it quotes the line, hence maybe a value.
+        /// The file. The parser's message is withheld, because it quotes the line, which may hold a value.
         path: PathBuf,
     },
 }
 
-/// What a place said of a reference.
+/// A place's answer to a reference.
 pub(crate) enum SecretLookup {
     Value(Zeroizing<String>),
-    /// Not known there; the words join "looked in …".
+    /// The place does not have it. The text follows "looked in …" in the error.
     Absent(String),
 }
 
@@ -153,7 +154,7 @@ impl Store {
     }
 }
 
-/// Opens a regular file; a pipe would be waited for without end.
+/// Opens a regular file. A pipe is refused, because reading it could block forever.
 fn open(path: &Path) -> io::Result<File> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
@@ -161,7 +162,7 @@ fn open(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-/// Reads `path` as one value, trailing newline removed. A missing file is [`SecretLookup::Absent`].
+/// Reads `path` as one value and removes a trailing newline. A missing file returns [`SecretLookup::Absent`].
 pub(crate) fn read_file(path: &Path, place: &str, max_bytes: usize) -> Result<SecretLookup, StoreError> {
     let failed = |source| StoreError::File {
         path: path.to_owned(),
@@ -186,7 +187,7 @@ fn look_in_table(path: &Path, name: &str, max_bytes: usize) -> Result<SecretLook
         source,
     };
     let file = open(path).map_err(failed)?;
-    // Of the open handle, so that what is judged is what is read.
+    // Take the mode from the open handle, so that the checked file is the file that is read.
     let mode = file.metadata().map_err(failed)?.mode() & 0o7777;
     if mode & 0o077 != 0 {
         return Err(StoreError::Permissions {
@@ -240,7 +241,7 @@ fn ask_command(
         .args(args.iter().map(|arg| arg.replace("{name}", name)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        // Not shown: it may quote the value.
+        // The command's errors are not shown, because they may quote the value.
         .stderr(Stdio::null())
         .process_group(0);
     let mut child = command.spawn().map_err(failed)?;
@@ -268,7 +269,7 @@ fn ask_command(
 
 type Output = (ExitStatus, Zeroizing<Vec<u8>>);
 
-/// Reads all output (one byte more than the limit shows an overrun), then waits for the exit.
+/// Reads the whole output, then waits for the exit. It reads one byte more than the limit to detect a value that is too large.
 fn wait(child: &mut Child, stdout: ChildStdout, until: Instant, max_bytes: usize) -> io::Result<Output> {
     let (sender, receiver) = mpsc::sync_channel(1);
     std::thread::Builder::new()
@@ -295,7 +296,7 @@ fn wait(child: &mut Child, stdout: ChildStdout, until: Instant, max_bytes: usize
     }
 }
 
-/// Kills the whole group, so that no grandchild keeps the pipe open, and reaps the child.
+/// Kills the whole process group, so that no grandchild keeps the pipe open, and reaps the child.
 fn kill(child: &mut Child) {
     if let Some(group) = i32::try_from(child.id())
         .ok()
@@ -309,7 +310,7 @@ fn kill(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// At most `max_bytes` + 1 bytes.
+/// Reads at most `max_bytes` + 1 bytes.
 fn read_bounded(source: impl Read, max_bytes: usize) -> io::Result<Zeroizing<Vec<u8>>> {
     let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);
     let mut bytes = Zeroizing::new(Vec::new());

@@ -1,4 +1,4 @@
-//! From facts to records: parents, times, what is wanted, what is redacted, which sessions are sampled.
+//! Assembles telemetry records from facts: parents, times, selection by category, redaction, sampling of sessions.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,10 +10,10 @@ use uuid::Uuid;
 use crate::fact::{ErrorFact, InferenceFact, Label, TelemetryFact, TelemetryFactKind, ToolCallFact};
 use crate::item::{AttributeValue, EventCategory, TelemetryRecord, span_of, task_trace, trace_of};
 
-/// Turns and calls that are remembered; the oldest one is forgotten for a new one.
+/// Open turns and calls that are kept in memory. A new one replaces the oldest.
 const MAX_OPEN: usize = 4096;
 
-/// What the manifest wants told.
+/// The telemetry settings of the manifest.
 #[derive(Debug, Clone)]
 pub struct TelemetrySelection {
     events: Events,
@@ -23,7 +23,7 @@ pub struct TelemetrySelection {
 }
 
 impl TelemetrySelection {
-    /// By the manifest.
+    /// Builds the selection from the manifest.
     #[must_use]
     pub fn of(telemetry: &Telemetry, agent: &str) -> Self {
         Self {
@@ -34,13 +34,14 @@ impl TelemetrySelection {
         }
     }
 
-    /// `sampling.rate: 0` switches everything off, metrics too.
+    /// Returns whether telemetry is off. `sampling.rate: 0` switches everything off, also metrics.
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.rate <= 0.0
     }
 
-    /// Whether a session, or the trace of a swarm task, is told: all of it or nothing, the same on every host.
+    /// Returns whether a session, or the trace of a swarm task, is exported. The decision holds for the whole session and is the
+    /// same on every host.
     #[must_use]
     pub fn samples(&self, id: &[u8]) -> bool {
         if self.rate >= 1.0 {
@@ -76,7 +77,7 @@ impl TelemetrySelection {
     }
 }
 
-/// Values by id, at most [`MAX_OPEN`].
+/// A map by id with at most [`MAX_OPEN`] values.
 #[derive(Debug)]
 struct BoundedIdMap<T> {
     by_id: HashMap<Uuid, T>,
@@ -105,18 +106,18 @@ impl<T> BoundedIdMap<T> {
     }
 }
 
-/// Makes records of one exporter's facts.
+/// Assembles the records of one exporter from facts.
 #[derive(Debug)]
 pub struct TelemetryAssembler {
     wanted: TelemetrySelection,
-    /// Swarm tasks of turns.
+    /// Swarm task of each open turn.
     tasks: BoundedIdMap<Digest>,
-    /// When a call was wanted, and the digest of its arguments.
+    /// Start time (microseconds since the epoch) and digest of the arguments of each open call.
     calls: BoundedIdMap<(i64, Digest)>,
 }
 
 impl TelemetryAssembler {
-    /// Empty.
+    /// Creates an assembler without open turns and calls.
     #[must_use]
     pub fn new(wanted: TelemetrySelection) -> Self {
         Self {
@@ -126,7 +127,7 @@ impl TelemetryAssembler {
         }
     }
 
-    /// The record that this fact completes, if one is wanted.
+    /// Adds a fact. Returns the record that this fact completes, if the manifest wants a record of its category.
     pub fn take(&mut self, fact: &TelemetryFact) -> Option<TelemetryRecord> {
         let mut item = self.item(fact)?;
         let sampled = match self.task_of(&fact.what) {
@@ -156,7 +157,7 @@ impl TelemetryAssembler {
         }
     }
 
-    /// A record below its turn, or alone.
+    /// Builds a record whose parent is its turn; without a turn it has no parent.
     fn below(
         &self,
         fact: &TelemetryFact,
@@ -191,7 +192,7 @@ impl TelemetryAssembler {
         }
     }
 
-    /// A record of a moment.
+    /// Builds a record that starts and ends at the time of the fact.
     fn moment(&self, fact: &TelemetryFact, category: EventCategory, name: String) -> TelemetryRecord {
         let mut id = fact.session.as_bytes().to_vec();
         id.extend_from_slice(&fact.sequence.to_be_bytes());
@@ -315,7 +316,7 @@ impl TelemetryAssembler {
             format!("invoke_agent {agent}"),
             own,
         );
-        // Below the task of the host that delegated it, whose span has an id that both can tell.
+        // The parent is the task's span on the delegating host. Both hosts derive the same span id from the task.
         item.parent = self.task_of(&fact.what).map(|task| span_of("task", &task.0));
         item.start_us = before(fact.at_us, duration_ms);
         item.attributes
@@ -405,7 +406,7 @@ impl TelemetryAssembler {
         if let Some(task) = task {
             let root = span_of("task", &task.0);
             if op.as_str() == "reported" {
-                // The end of the task is the task's own span.
+                // The end of a task is recorded in the task's own span.
                 item.span = root;
             } else {
                 item.parent = Some(root);

@@ -1,23 +1,23 @@
-//! One thing that happened, as numbers, ids, digests and declared names. There is no field for free text.
+//! One fact: a thing that happened, as numbers, ids, digests and declared names. A fact has no field for free text.
 
 use clawk_proto::Digest;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Longest label, bytes.
+/// Longest label, in bytes.
 const MAX_LABEL_BYTES: usize = 64;
 
-/// A short name out of a closed alphabet: letters, digits, `_`, `-`, `.`, `:`, `/`. It cannot end a line, a string or a label.
+/// A short name of letters, digits, `_`, `-`, `.`, `:` and `/`. It cannot end a line, a string or a label, so it needs no escaping.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Label(String);
 
 impl Label {
-    /// Stands for every name that nobody declared.
+    /// The label that replaces every undeclared name.
     pub const OTHER: &'static str = "other";
 
-    /// A name that the operator declared. Other characters become `_`, and what is too long is cut. Do not hand it text of a
-    /// model, a tool or a person.
+    /// Makes a label of a name that the operator declared. Other characters become `_`; a longer name is cut to 64 bytes. Do not
+    /// pass text of a model, a tool or a person.
     #[must_use]
     pub fn declared(name: &str) -> Self {
         let kept = |c: char| match c {
@@ -27,182 +27,182 @@ impl Label {
         Self(name.chars().take(MAX_LABEL_BYTES).map(kept).collect())
     }
 
-    /// `word` if it is one of `words`, else `other`.
+    /// Returns `word` if it is one of `words`, else `other`.
     #[must_use]
     pub fn one_of(word: &str, words: &[&'static str]) -> Self {
         let known = words.iter().find(|known| **known == word);
         Self(known.copied().unwrap_or(Self::OTHER).to_owned())
     }
 
-    /// Its text.
+    /// Returns the label's text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// What happened, when and where.
+/// A fact: what happened, when, and in which session.
 #[derive(Debug, Clone)]
 pub struct TelemetryFact {
-    /// Microseconds since the epoch.
+    /// Time in microseconds since the epoch.
     pub at_us: i64,
-    /// The session whose chain has the event.
+    /// The session whose chain holds the event.
     pub session: Uuid,
-    /// Its place there.
+    /// The event's sequence number in that chain.
     pub sequence: u64,
-    /// What it is.
+    /// What happened.
     pub what: TelemetryFactKind,
 }
 
 /// A request to a model that ended.
 #[derive(Debug, Clone)]
 pub struct InferenceFact {
-    /// Its own id.
+    /// Id of the request.
     pub inference: Uuid,
-    /// The try.
+    /// Number of the attempt.
     pub attempt: u64,
-    /// The turn that asked.
+    /// Id of the turn that sent the request.
     pub turn: Uuid,
-    /// The manifest's name of the provider.
+    /// The provider's name in the manifest.
     pub provider: Label,
-    /// The manifest's name of the model.
+    /// The model's name in the manifest.
     pub model: Label,
-    /// Tokens in.
+    /// Input tokens.
     pub input_tokens: u64,
-    /// Tokens out.
+    /// Output tokens.
     pub output_tokens: u64,
-    /// Its price, millionths of a dollar, where it is known.
+    /// Cost in millionths of a US dollar, if the price is known.
     pub cost_microusd: Option<u64>,
-    /// How long it took.
+    /// Duration in milliseconds.
     pub duration_ms: u64,
-    /// Why it failed.
+    /// The kind of failure; `None`: the request succeeded.
     pub fault: Option<Label>,
 }
 
 /// A tool call that ended.
 #[derive(Debug, Clone)]
 pub struct ToolCallFact {
-    /// The request.
+    /// Id of the request.
     pub request: Uuid,
-    /// The turn that asked, if one did.
+    /// Id of the turn that made the call, if there is one.
     pub turn: Option<Uuid>,
-    /// The tool.
+    /// Name of the tool.
     pub tool: Label,
     /// `executed`, `failed` or `denied`.
     pub outcome: &'static str,
-    /// How long it took.
+    /// Duration in milliseconds.
     pub duration_ms: u64,
-    /// Of its result.
+    /// Digest of the result.
     pub result: Option<Digest>,
-    /// The error code.
+    /// The error code; `None`: no error.
     pub fault: Option<Label>,
 }
 
-/// An error that is not the end of a call or an inference.
+/// An error that is not the end of a call or of a model request.
 #[derive(Debug, Clone)]
 pub struct ErrorFact {
-    /// The event's type, one of the journal's own.
+    /// The event's type; always one of the journal's types.
     pub kind: Label,
-    /// The turn it belongs to.
+    /// Id of the turn, if the error belongs to one.
     pub turn: Option<Uuid>,
 }
 
-/// What a fact is about.
+/// What happened, with the values of each kind of fact.
 #[derive(Debug, Clone)]
 pub enum TelemetryFactKind {
-    /// The agent moved from one state of its lifecycle to another.
+    /// The agent's lifecycle state changed.
     Lifecycle {
-        /// The state before.
+        /// The state before the change.
         from: Label,
-        /// The state now.
+        /// The state after the change.
         to: Label,
     },
-    /// A turn began. `task`: digest of the id of the swarm task that it works on; the same on every host.
+    /// A turn began. `task` is the digest of the id of the swarm task that the turn works on; it is the same on every host.
     TurnBegan {
-        /// The turn.
+        /// Id of the turn.
         turn: Uuid,
-        /// The swarm task.
+        /// Digest of the swarm task's id.
         task: Option<Digest>,
     },
     /// A turn ended.
     TurnEnded {
-        /// The turn.
+        /// Id of the turn.
         turn: Uuid,
-        /// How long it took.
+        /// Duration in milliseconds.
         duration_ms: u64,
-        /// Tokens in and out.
+        /// Input tokens and output tokens.
         tokens: (u64, u64),
     },
     /// A request to a model ended.
     Inferred(InferenceFact),
-    /// A tool call is wanted; digest of its arguments.
+    /// A tool call was requested.
     CallWanted {
-        /// The request.
+        /// Id of the request.
         request: Uuid,
-        /// Of its arguments.
+        /// Digest of the call's arguments.
         arguments: Digest,
     },
     /// A tool call ended.
     Called(ToolCallFact),
-    /// A store was written, asked or tidied.
+    /// A memory store was written, searched or cleaned up.
     Memory {
         /// `stored`, `queried`, `recalled`, `expired`, `compacted`.
         op: &'static str,
-        /// The store.
+        /// Name of the memory store.
         store: Label,
-        /// Entries.
+        /// Number of entries.
         count: u64,
-        /// A search that found something, or nothing.
+        /// For a search: whether it found an entry.
         hit: Option<bool>,
-        /// The turn that asked.
+        /// Id of the turn that used the store.
         turn: Option<Uuid>,
     },
-    /// A swarm's task went a step.
+    /// A step of a swarm's task.
     Swarm {
         /// The step: the last word of the event's type.
         op: Label,
-        /// The member.
+        /// Name of the member.
         member: Option<Label>,
         /// Digest of the task's id.
         task: Option<Digest>,
-        /// How it ended.
+        /// The status at the end.
         status: Option<Label>,
-        /// How long it took.
+        /// Duration in milliseconds.
         duration_ms: u64,
     },
-    /// A skill's world model foretold something.
+    /// A skill's world model made a prediction.
     Planned {
-        /// The skill.
+        /// Name of the skill.
         skill: Label,
-        /// The world model.
+        /// Name of the world model.
         world_model: Label,
-        /// Candidates weighed.
+        /// Number of candidate plans.
         candidates: u64,
-        /// How often the plan was made anew, or given up for the fallback.
+        /// Number of times that the plan was made again or replaced by the fallback.
         revisions: u64,
-        /// The turn.
+        /// Id of the turn.
         turn: Option<Uuid>,
     },
-    /// What came of a plan.
+    /// The result of a plan was compared with its prediction.
     Compared {
-        /// The skill.
+        /// Name of the skill.
         skill: Label,
-        /// The world model.
+        /// Name of the world model.
         world_model: Label,
-        /// How wrong it was, thousandths.
+        /// Prediction error in thousandths.
         error_permille: u64,
-        /// The turn.
+        /// Id of the turn.
         turn: Option<Uuid>,
     },
     /// A skill began or ended.
     Skill {
         /// `invoked`, `repaired`, `finished`.
         op: &'static str,
-        /// The skill.
+        /// Name of the skill.
         skill: Label,
-        /// The turn.
+        /// Id of the turn.
         turn: Option<Uuid>,
     },
-    /// Anything else that went wrong.
+    /// Any other error.
     Trouble(ErrorFact),
 }

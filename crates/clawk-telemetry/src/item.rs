@@ -1,4 +1,4 @@
-//! What is sent: one record, which is a span as well.
+//! The telemetry record: the unit that exporters send. Each record is also a span.
 
 use clawk_proto::Digest;
 use sha2::{Digest as _, Sha256};
@@ -6,16 +6,16 @@ use uuid::Uuid;
 
 use crate::fact::Label;
 
-/// An event category of the manifest.
+/// An event category of the manifest's `telemetry` section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventCategory {
-    /// Calls, with the turns and inferences that are their parents.
+    /// Tool calls, and the turns and model requests that are their parents.
     ToolCalls,
-    /// Stores.
+    /// Memory stores.
     MemoryOps,
-    /// Swarms.
+    /// Swarm tasks.
     SwarmOps,
-    /// States of the agent.
+    /// Lifecycle states of the agent.
     Lifecycle,
     /// Errors.
     Errors,
@@ -26,7 +26,7 @@ pub enum EventCategory {
 }
 
 impl EventCategory {
-    /// Its word in the manifest.
+    /// Returns the category's word in the manifest.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -41,27 +41,27 @@ impl EventCategory {
     }
 }
 
-/// An attribute's value.
+/// The value of an attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttributeValue {
     /// A name.
     Label(Label),
-    /// A word of ours.
+    /// A fixed word of clawk.
     Word(&'static str),
     /// A number.
     Int(u64),
-    /// Yes or no.
+    /// A boolean.
     Flag(bool),
     /// An id.
     Id(Uuid),
-    /// A digest of something that stays here.
+    /// The digest of a content that never leaves this machine.
     Digest(Digest),
-    /// A digest that the manifest wants removed (`redaction`).
+    /// A digest that was removed because the manifest asks for it (`redaction`).
     Redacted,
 }
 
 impl AttributeValue {
-    /// The text of what is not a number or a flag.
+    /// Returns the value as text. A number or a flag returns `None`.
     #[must_use]
     pub fn text(&self) -> Option<String> {
         match self {
@@ -75,41 +75,41 @@ impl AttributeValue {
     }
 }
 
-/// One record.
+/// One telemetry record, which is also a span.
 #[derive(Debug, Clone)]
 pub struct TelemetryRecord {
-    /// Its category.
+    /// The record's event category.
     pub category: EventCategory,
-    /// The span's name, by the GenAI conventions where they have one.
+    /// The span's name, by the OpenTelemetry GenAI conventions where they define one.
     pub name: String,
-    /// The trace: a turn's, or a swarm task's.
+    /// The trace id: of a turn, or of a swarm task.
     pub trace: [u8; 16],
-    /// The span.
+    /// The span id.
     pub span: [u8; 8],
-    /// The span above it.
+    /// The id of the parent span.
     pub parent: Option<[u8; 8]>,
-    /// Microseconds since the epoch.
+    /// Start, in microseconds since the epoch.
     pub start_us: i64,
-    /// Microseconds since the epoch.
+    /// End, in microseconds since the epoch.
     pub end_us: i64,
-    /// The session and the place in its chain of the event that ended it.
+    /// The session whose chain holds the event that ended the span.
     pub session: Uuid,
-    /// See `session`.
+    /// The sequence number of that event.
     pub sequence: u64,
-    /// It leaves this process, such as a request to a model.
+    /// The span is a call that leaves this process, for example a request to a model.
     pub is_client: bool,
-    /// More facts.
+    /// Further attributes: name and value.
     pub attributes: Vec<(&'static str, AttributeValue)>,
-    /// Why it failed.
+    /// The kind of failure; `None`: success.
     pub fault: Option<Label>,
 }
 
-/// A trace's id from an id of ours.
+/// Returns the trace id for a turn's or session's id.
 pub(crate) fn trace_of(id: Uuid) -> [u8; 16] {
     *id.as_bytes()
 }
 
-/// A span's id: what is hashed decides, so it is the same in every run and on every host.
+/// Returns a span id. It is derived from `what` and `id` by a hash, so it is the same in every run and on every host.
 pub(crate) fn span_of(what: &str, id: &[u8]) -> [u8; 8] {
     let hash = Sha256::new()
         .chain_update(what)
@@ -123,7 +123,7 @@ pub(crate) fn span_of(what: &str, id: &[u8]) -> [u8; 8] {
     span
 }
 
-/// The trace of a swarm task, from the digest of its id.
+/// Returns the trace id of a swarm task, derived from the digest of the task's id.
 pub(crate) fn task_trace(task: &Digest) -> [u8; 16] {
     let mut trace = [0; 16];
     trace

@@ -1,8 +1,9 @@
-//! Telemetry (CKP §5.10): events, spans and metrics without contents, and the places that they are sent to.
+//! Telemetry (CKP §5.10): events, spans and metrics without contents, and the destinations they are sent to.
 //!
-//! * **Owns:** the content-free [`TelemetryFact`], what is made of facts ([`TelemetryRecord`], [`ExporterMetrics`]), and how it is sent ([`TelemetrySink`]).
+//! * **Owns:** the content-free [`TelemetryFact`], the records and metrics that are built from facts ([`TelemetryRecord`],
+//!   [`ExporterMetrics`]), and their delivery ([`TelemetrySink`]).
 //! * **Depends on:** proto, manifest, egress, secrets.
-//! * **Must not know:** event payloads. Whoever makes a [`TelemetryFact`] has no field to put a prompt, an argument or a result into.
+//! * **Must not know:** event payloads. A [`TelemetryFact`] has no field for a prompt, an argument or a result.
 //! * **Start reading at:** [`TelemetryFact`], then [`TelemetryAssembler`].
 
 mod assemble;

@@ -6,7 +6,7 @@ use crate::item::{AttributeValue, TelemetryRecord, hex};
 use crate::meter::{Metric, MetricPoint};
 use crate::sink::TelemetryResource;
 
-/// How every line begins: a file that begins otherwise is not ours.
+/// The first bytes of every line. A file that begins with other bytes was not written by an exporter.
 pub(crate) const PREFIX: &str = "{\"clawk_telemetry\":1,";
 
 fn value(val: &AttributeValue) -> Value {
@@ -18,13 +18,13 @@ fn value(val: &AttributeValue) -> Value {
 }
 
 fn time(at_us: i64) -> Option<String> {
-    // silent-ok: a time that no calendar has is left out
+    // silent-ok: a time outside the calendar's range is left out
     jiff::Timestamp::from_microsecond(at_us)
         .ok()
         .map(|at| at.to_string())
 }
 
-/// One record, without its line break.
+/// Writes one record as a JSON line, without the line break.
 pub(crate) fn of_item(item: &TelemetryRecord, resource: &TelemetryResource) -> String {
     let attributes: Map<String, Value> = item
         .attributes
@@ -55,7 +55,7 @@ pub(crate) fn units(metric: Metric, number: u64) -> f64 {
     number as f64 / metric.per_unit()
 }
 
-/// One metric's values since `since_us`, without its line break.
+/// Writes one metric's values since `since_us` as a JSON line, without the line break.
 pub(crate) fn of_point(
     point: &MetricPoint,
     (since_us, now_us): (i64, i64),

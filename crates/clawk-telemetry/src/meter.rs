@@ -1,4 +1,5 @@
-//! Metrics: counters and histograms, with a bound on the number of series. Values are cumulative: a repeated delivery changes nothing.
+//! Metrics: counters and histograms with a limit on the number of series. Values are cumulative, so a repeated delivery changes
+//! nothing.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fact::{Label, TelemetryFact, TelemetryFactKind};
 
-/// Series of one metric; what comes behind them is counted under `other`.
+/// Series per metric. Values of further series are counted under the label `other`.
 const MAX_SERIES: usize = 256;
 const TOKEN_BOUNDS: &[u64] = &[1, 4, 16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576];
 const MS_BOUNDS: &[u64] = &[
@@ -15,28 +16,28 @@ const MS_BOUNDS: &[u64] = &[
 ];
 const PERMILLE_BOUNDS: &[u64] = &[10, 50, 100, 250, 500, 750, 1000];
 
-/// A metric.
+/// The metrics that an exporter offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
-    /// Tokens of a request to a model.
+    /// Tokens of model requests.
     Tokens,
-    /// How long requests to models took.
+    /// Duration of model requests.
     InferenceTime,
-    /// How long tool calls took.
+    /// Duration of tool calls.
     ToolTime,
-    /// Dollars.
+    /// Cost in US dollars.
     Cost,
-    /// How wrong plans were.
+    /// Prediction error of plans.
     PredictionError,
-    /// How often plans were revised.
+    /// Number of revisions of plans.
     PlanRevisions,
-    /// Searches of stores, with and without a result.
+    /// Searches of memory stores, with and without a result.
     Retrievals,
 }
 
 impl Metric {
-    /// Its OpenTelemetry name, by the GenAI conventions where they have one.
+    /// Returns the metric's OpenTelemetry name, by the GenAI conventions where they define one.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -50,7 +51,7 @@ impl Metric {
         }
     }
 
-    /// Its unit (UCUM).
+    /// Returns the metric's unit (UCUM).
     #[must_use]
     pub const fn unit(self) -> &'static str {
         match self {
@@ -63,7 +64,7 @@ impl Metric {
         }
     }
 
-    /// How many of the numbers counted here make one unit.
+    /// Returns the divisor from the counted integer to one unit, for example 1,000 from milliseconds to seconds.
     #[must_use]
     pub const fn per_unit(self) -> f64 {
         match self {
@@ -73,7 +74,7 @@ impl Metric {
         }
     }
 
-    /// A histogram's bounds, in the numbers counted here. Empty: a counter.
+    /// Returns the upper bounds of a histogram's buckets, in counted integers. Empty: the metric is a counter.
     #[must_use]
     pub const fn bounds(self) -> &'static [u64] {
         match self {
@@ -85,25 +86,25 @@ impl Metric {
     }
 }
 
-/// One series' values.
+/// The values of one series.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetricSeries {
-    /// Observations.
+    /// Number of observations.
     pub count: u64,
-    /// Their sum.
+    /// Sum of the observed values.
     pub sum: u64,
-    /// Observations by bucket; the last one is above all bounds.
+    /// Observations by bucket. The last bucket holds the values above all bounds.
     pub buckets: Vec<u64>,
 }
 
-/// A series with its name.
+/// One series: metric, labels and values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetricPoint {
     /// The metric.
     pub metric: Metric,
-    /// Names and values.
+    /// Label names and values.
     pub labels: MetricLabels,
-    /// Its values.
+    /// The series' values.
     pub series: MetricSeries,
 }
 
@@ -117,7 +118,7 @@ pub struct ExporterMetrics {
 }
 
 impl ExporterMetrics {
-    /// With what was counted before.
+    /// Creates the metrics, beginning with the counts of an earlier run.
     #[must_use]
     pub fn new(wanted: MetricSettings, before: Vec<MetricPoint>) -> Self {
         let series = before
@@ -129,7 +130,7 @@ impl ExporterMetrics {
         }
     }
 
-    /// Every series.
+    /// Returns all series.
     #[must_use]
     pub fn points(&self) -> Vec<MetricPoint> {
         let point = |((metric, labels), series): (&(Metric, MetricLabels), &MetricSeries)| MetricPoint {
@@ -140,7 +141,7 @@ impl ExporterMetrics {
         self.series.iter().map(point).collect()
     }
 
-    /// Counts a fact; whether anything was counted.
+    /// Counts a fact. Returns whether any metric changed.
     pub fn add(&mut self, fact: &TelemetryFact) -> bool {
         let wanted = self.wanted.clone();
         let before = self.total();

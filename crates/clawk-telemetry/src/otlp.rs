@@ -1,11 +1,11 @@
-//! OTLP over HTTP with protobuf. The messages are few and fixed, so their bytes are written here (ADR 0155).
+//! OTLP over HTTP with protobuf. The messages are few and fixed, so this module writes their bytes itself (ADR 0155).
 
 use crate::item::{AttributeValue, TelemetryRecord};
 use crate::line::units;
 use crate::meter::MetricPoint;
 use crate::sink::TelemetryResource;
 
-/// Writes one protobuf message.
+/// A writer for one protobuf message.
 #[derive(Debug, Default)]
 struct ProtobufWriter(Vec<u8>);
 
@@ -80,7 +80,7 @@ fn scope(message: &mut ProtobufWriter) {
     });
 }
 
-/// `ExportTraceServiceRequest`.
+/// Writes an `ExportTraceServiceRequest`.
 pub(crate) fn traces(items: &[TelemetryRecord], of: &TelemetryResource) -> Vec<u8> {
     let mut request = ProtobufWriter::default();
     request.message(1, |all| {
@@ -122,7 +122,7 @@ fn span(it: &mut ProtobufWriter, item: &TelemetryRecord) {
     });
 }
 
-/// `ExportMetricsServiceRequest`: cumulative values since `since_us`.
+/// Writes an `ExportMetricsServiceRequest` with cumulative values since `since_us`.
 pub(crate) fn metrics(
     points: &[MetricPoint],
     (since_us, now_us): (i64, i64),
@@ -141,7 +141,7 @@ pub(crate) fn metrics(
     request.0
 }
 
-/// Cumulative.
+/// OTLP's number for cumulative values.
 const TEMPORALITY: u64 = 2;
 
 fn metric(it: &mut ProtobufWriter, points: &[MetricPoint], times: (i64, i64)) {

@@ -1,4 +1,4 @@
-//! Where records go: an OTLP collector, a webhook, a file that rotates, a database, the console.
+//! The destinations of records: an OTLP collector, a webhook, a file that rotates, a database, the console.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -16,39 +16,39 @@ use crate::item::TelemetryRecord;
 use crate::meter::MetricPoint;
 use crate::{line, otlp};
 
-/// How long another reader or writer of a database is waited for.
+/// How long a write waits for another user of the database.
 const BUSY: Duration = Duration::from_secs(5);
-/// Records that a database keeps; the oldest go first.
+/// Largest number of records in a database. The oldest are deleted first.
 const MAX_ROWS: i64 = 1_000_000;
-/// `application_id` of our databases, "clwk".
+/// The SQLite `application_id` of clawk's telemetry databases, "clwk".
 const APPLICATION: i64 = 0x636c_776b;
 
-/// Whose records they are.
+/// The agent that the records belong to.
 #[derive(Debug, Clone)]
 pub struct TelemetryResource {
     /// The agent's name.
     pub agent: Label,
 }
 
-/// What is delivered at once.
+/// The records and metrics of one delivery.
 #[derive(Debug, Clone)]
 pub struct Batch {
-    /// Records.
+    /// The records.
     pub items: Vec<TelemetryRecord>,
-    /// Metrics, when they have changed.
+    /// The metrics, if they changed since the last delivery.
     pub points: Vec<MetricPoint>,
-    /// Since when metrics count, and now; microseconds since the epoch.
+    /// Start of the metrics' interval and the current time, in microseconds since the epoch.
     pub times: (i64, i64),
 }
 
 impl Batch {
-    /// There is nothing to deliver.
+    /// Returns whether the batch is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.items.is_empty() && self.points.is_empty()
     }
 
-    /// All of it as JSON Lines.
+    /// Writes the batch as JSON Lines.
     fn lines(&self, resource: &TelemetryResource) -> String {
         let items = self.items.iter().map(|item| line::of_item(item, resource));
         let points = self
@@ -61,38 +61,38 @@ impl Batch {
     }
 }
 
-/// Why a batch was not taken. It never holds an address, a header or an answer's text.
+/// Why a batch was not delivered. The error never holds an address, a header or the text of a response.
 #[derive(Debug, thiserror::Error)]
 pub enum DeliveryError {
-    /// No answer.
+    /// The receiver did not answer.
     #[error("the endpoint cannot be reached")]
     Unreachable,
-    /// A status that is not a success.
+    /// The receiver answered with an HTTP status that is not a success.
     #[error("the endpoint answered {0}")]
     Status(u16),
-    /// A file or a database.
+    /// A file operation failed.
     #[error("cannot write `{path}`: {source}")]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The cause.
         source: std::io::Error,
     },
-    /// The database.
+    /// A database operation failed.
     #[error("cannot write `{path}`: {source}")]
     Database {
-        /// The file.
+        /// Path of the database.
         path: PathBuf,
         /// The cause.
         source: rusqlite::Error,
     },
-    /// The file is there and was not written by an exporter.
+    /// The file exists and was not written by an exporter.
     #[error("`{0}` exists and is not a telemetry file; name another path")]
     NotOurs(PathBuf),
 }
 
 impl DeliveryError {
-    /// The receiver will never take this batch, however often it is sent.
+    /// Returns whether the receiver will refuse this batch every time, so a retry is useless.
     #[must_use]
     pub const fn is_refusal(&self) -> bool {
         matches!(self, Self::Status(400 | 413 | 422))
@@ -104,21 +104,21 @@ impl DeliveryError {
 pub enum TelemetrySink {
     /// An OTLP collector.
     Otlp(HttpSink),
-    /// JSON Lines by POST.
+    /// JSON Lines by HTTP POST.
     Webhook(HttpSink),
     /// JSON Lines in a file.
     File(FileSink),
-    /// Rows.
+    /// Rows in a SQLite database.
     Sqlite(SqliteSink),
-    /// JSON Lines on standard error: standard output may be a protocol's.
+    /// JSON Lines on standard error. Standard output may carry a protocol.
     Console,
 }
 
 impl TelemetrySink {
-    /// Delivers all of it, or fails. `secret`: goes into the header `Authorization: Bearer`.
+    /// Delivers the whole batch, or fails. `secret` is sent in the header `Authorization: Bearer`.
     ///
     /// # Errors
-    /// [`DeliveryError`]; parts may have been taken, and are delivered again.
+    /// [`DeliveryError`]. The receiver may already have part of the batch; the caller sends all of it again.
     pub async fn put(
         &self,
         batch: &Batch,
@@ -155,17 +155,18 @@ impl TelemetrySink {
     }
 }
 
-/// An address that takes POSTs.
+/// An HTTP address that accepts POST requests.
 #[derive(Debug)]
 pub struct HttpSink {
     /// The manifest's `endpoint`.
     pub endpoint: Url,
-    /// The way there.
+    /// The HTTP client, which goes through the egress guard.
     pub client: EgressClient,
 }
 
 impl HttpSink {
-    /// `endpoint` with the signal's path: an endpoint that ends in `/v1/traces` names the base of both signals.
+    /// Returns `endpoint` with the path of `signal`. An endpoint that ends in `/v1/traces` is read as the base address of both
+    /// signals.
     fn at(&self, signal: &str) -> Url {
         let mut url = self.endpoint.clone();
         if !signal.is_empty() {
@@ -209,14 +210,14 @@ impl HttpSink {
     }
 }
 
-/// A file of JSON Lines with `kept` older ones beside it: `FILE.1` is the youngest.
+/// A file of JSON Lines with `kept` older files beside it. `FILE.1` is the newest of them.
 #[derive(Debug)]
 pub struct FileSink {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// A larger one is put aside.
+    /// Size in bytes above which the file is rotated.
     pub max_bytes: u64,
-    /// Files put aside.
+    /// Number of rotated files that are kept.
     pub kept: u32,
 }
 
@@ -233,10 +234,10 @@ impl FileSink {
             .open(&self.path)
     }
 
-    /// Whether the file can be written and holds nothing but telemetry.
+    /// Checks that the file can be written and holds only telemetry.
     ///
     /// # Errors
-    /// It can't, or it does not.
+    /// The file can't be written, or holds other data.
     pub fn check(&self) -> Result<(), DeliveryError> {
         self.append("")
     }
@@ -282,18 +283,18 @@ impl FileSink {
     }
 }
 
-/// A database of records.
+/// A SQLite database of records.
 #[derive(Debug)]
 pub struct SqliteSink {
-    /// The file.
+    /// Path of the database.
     pub path: PathBuf,
 }
 
 impl SqliteSink {
-    /// Whether it can be written and is ours.
+    /// Checks that the database can be written and was made by an exporter.
     ///
     /// # Errors
-    /// It can't, or it is not.
+    /// The database can't be written, or was made by another program.
     pub fn check(&self) -> Result<(), DeliveryError> {
         self.open().map(drop)
     }
@@ -385,7 +386,7 @@ impl SqliteSink {
         write().map_err(|source| self.database(source))
     }
 
-    /// The file.
+    /// Returns the path of the database.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

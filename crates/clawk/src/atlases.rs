@@ -1,4 +1,4 @@
-//! `[atlases]`: which Atlases govern, and what runs their actions here.
+//! `[atlases]` of `clawk.toml`: the Atlases that govern the agent, and the executors of their actions.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,37 +20,37 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 
-/// The tool that stands in for every action without an executor.
+/// The tool that replaces every action without an executor (`simulate = true`).
 pub(crate) const SIMULATE: &str = "atlas-simulate";
 
 /// `[atlases]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct AtlasConfig {
-    /// Folders that hold an `atlas.json`, such files, or packs; relative to the file's folder.
+    /// Folders with an `atlas.json`, such files, or packs; relative to the folder of `clawk.toml`.
     pub(crate) paths: Vec<PathBuf>,
-    /// What happens to an action that no policy mentions (R29).
+    /// How an action is treated that no policy mentions (R29).
     pub(crate) default: UnmatchedAction,
-    /// How long a resolution may be executed under, seconds.
+    /// Lifetime of a resolution, in seconds. Actions can be executed until it ends.
     pub(crate) ttl_seconds: u32,
-    /// How far a request's timestamp may be off, seconds; 0: any.
+    /// Allowed deviation of a request's timestamp, in seconds; 0: any.
     pub(crate) clock_skew_seconds: u32,
-    /// Tokens of context that one turn is given, over all packs.
+    /// Largest context for one turn over all packs, in tokens.
     pub(crate) max_context_tokens: u64,
-    /// Actions without an executor answer with their parameters; nothing is done.
+    /// Actions without an executor return their parameters and have no effect.
     pub(crate) simulate: bool,
-    /// MCP servers that `mcp:NAME/TOOL` names: name to URI, as in a tool's `mcp_source`.
+    /// The MCP servers for executors `mcp:NAME/TOOL`: name to URI, as in a tool's `mcp_source`.
     pub(crate) mcp: BTreeMap<String, String>,
 }
 
-/// What happens to an action that no policy mentions.
+/// How an action is treated that no policy mentions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum UnmatchedAction {
-    /// It passes, unless some loaded policy is an `allow`.
+    /// The action is allowed, unless a loaded policy has the effect `allow`.
     #[default]
     Pass,
-    /// It is denied.
+    /// The action is denied.
     Deny,
 }
 
@@ -68,10 +68,10 @@ impl Default for AtlasConfig {
     }
 }
 
-/// Loads what is configured and gives every action that needs one a tool of its own.
+/// Loads the configured Atlases, and adds a tool to the manifest for every action that needs one.
 ///
 /// # Errors
-/// An Atlas is not valid, or an action can't run here: with all of them named.
+/// An Atlas is not valid, or actions can't run here. The error names all of them.
 pub(crate) fn bind(manifest: &mut Manifest, config: &mut Config) -> Result<AtlasSettings> {
     let wanted = config.settings.atlases.clone();
     let folder = config.folder();
@@ -130,7 +130,8 @@ fn bind_action(
         manifest.tools.push(made);
         Ok(())
     };
-    // What `clawk.toml` binds to the action's own name comes first: it may hold the headers that an endpoint wants.
+    // A tool that `clawk.toml` configures under the action's own name comes first, because it may hold headers that the endpoint
+    // requires.
     if tools.tools.get(&id).is_some_and(|tool| {
         tool.command.is_some() || tool.http.is_some() || tool.wasm.is_some() || tool.a2a.is_some()
     }) {
@@ -163,7 +164,7 @@ fn bind_action(
             own(json!({"mcp_source": {"uri": uri, "tool_name": tool}}))
         }
         Some(Executor::Tool(name)) if declared(manifest, name) => Ok(()),
-        // Without an agent there are no declared tools; a built-in is one by its name.
+        // Without an agent there are no declared tools, but a built-in can be used by its name.
         Some(Executor::Tool(name)) if manifest.providers.is_empty() && clawk_tools::is_builtin(name) => {
             let made = tool(name, "", Value::Null, json!({})).map_err(|error| error.to_string())?;
             manifest.tools.push(made);
@@ -171,7 +172,7 @@ fn bind_action(
         }
         Some(Executor::Tool(name)) => Err(format!("its executor `{name}` is not a tool of this agent")),
         None if config.simulate => Ok(()),
-        // Whoever only resolves runs its actions elsewhere; their execution here says that nothing runs them.
+        // A host that only resolves has its actions executed elsewhere. Executing one here returns an error.
         None if manifest.providers.is_empty() => Ok(()),
         None => Err(format!(
             "nothing runs it; give it an `executor`, or add `[tools.\"{id}\"]` to clawk.toml"
@@ -194,7 +195,8 @@ fn tool(name: &str, description: &str, schema: Value, source: Value) -> Result<T
     Ok(serde_json::from_value(value)?)
 }
 
-/// An agent that is nothing but its Atlases: no model, no channel, and whatever they allow may run.
+/// Makes the manifest of an agent that consists only of its Atlases: without a model or channel, and with every action that the
+/// Atlases allow.
 pub(crate) fn alone() -> Result<Manifest> {
     Ok(Manifest {
         claw: semver::Version::new(0, 3, 0),
@@ -222,7 +224,7 @@ pub(crate) fn alone() -> Result<Manifest> {
     })
 }
 
-/// Runs nothing: `[atlases] simulate`.
+/// The tool of `[atlases] simulate`: it has no effect.
 #[derive(Debug)]
 pub(crate) struct SimulatedActionTool;
 

@@ -1,4 +1,4 @@
-//! The command line: verbs, global flags, examples. Each verb's own flags stand in its module under [`crate::cmd`].
+//! The command line: commands, global flags, examples. The flags of each command are in its module under [`crate::cmd`].
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -116,10 +116,10 @@ enum ClawkCommand {
 }
 
 impl CommandLine {
-    /// Runs the verb.
+    /// Runs the command and returns its exit code.
     ///
     /// # Errors
-    /// The work could not be done; exit code 1.
+    /// The command failed; the exit code is then 1.
     pub(crate) fn run(self) -> Result<ExitCode> {
         let config = self.config;
         match self.verb {

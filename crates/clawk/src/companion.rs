@@ -1,4 +1,4 @@
-//! Tests that lie beside a policy: `NAME.tests.yaml` beside `NAME.yaml`. Format: docs/how-to/policies.md.
+//! Policy tests: the file `NAME.tests.yaml` beside the policy `NAME.yaml`. Format: docs/how-to/policies.md.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,21 +16,21 @@ use crate::config::Config;
 use crate::manifest::options;
 use crate::out;
 
-/// Largest companion, bytes.
+/// Largest test file, in bytes.
 const MAX_BYTES: u64 = 4 << 20;
 const ENDING: &str = ".tests.yaml";
 
-/// The document.
+/// The content of a test file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PolicyTests {
-    /// Where relative paths start, unless a case says otherwise.
+    /// The folder for relative paths; a case can replace it.
     #[serde(default = "workspace")]
     workdir: PathBuf,
-    /// `autonomous`, where the rules alone decide, unless a case says otherwise.
+    /// Default autonomy level of the cases. In the default `autonomous` only the rules decide.
     #[serde(default = "autonomous")]
     autonomy: AutonomyLevel,
-    /// Labels and annotations of tools that are no built-ins, or that the manifest describes otherwise.
+    /// Labels and annotations of tools that are not built-in, or that the manifest describes differently.
     #[serde(default)]
     tools: BTreeMap<String, TestedTool>,
     cases: Vec<PolicyTestCase>,
@@ -43,7 +43,7 @@ struct TestedTool {
     annotations: Map<String, Value>,
 }
 
-/// A call and the answer that it must get.
+/// One test case: a call and its expected decision.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PolicyTestCase {
@@ -61,21 +61,21 @@ struct PolicyTestCase {
     tokens_today: u64,
     #[serde(default)]
     cost_today_microusd: u64,
-    /// Origins of untrusted text in the context that asks, such as `web https://example.com`.
+    /// Sources of untrusted text in the context of the call, such as `web https://example.com`.
     #[serde(default)]
     taint: Vec<String>,
-    /// What the person said: values that stand there are the person's own.
+    /// The person's message. Values in it count as given by the person.
     said: Option<String>,
-    /// What tools gave before, in their order.
+    /// Earlier tool results, in order.
     #[serde(default)]
     results: Vec<GivenResult>,
     expect: ExpectedVerdict,
-    /// The rule that must decide; `null`: none may; absent: any will do.
+    /// The rule that must decide; `null`: no rule may decide; absent: any rule.
     #[serde(default, deserialize_with = "given")]
     rule: Option<Option<String>>,
 }
 
-/// What a tool gave in the conversation of a case.
+/// An earlier tool result in the conversation of a test case.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct GivenResult {
@@ -113,12 +113,12 @@ const fn autonomous() -> AutonomyLevel {
     AutonomyLevel::Autonomous
 }
 
-/// Tells `null` from absent.
+/// Deserialises a field so that `null` and absent differ.
 fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<String>>, D::Error> {
     Option::deserialize(from).map(Some)
 }
 
-/// How the cases of one companion went.
+/// The results of one test file.
 #[derive(Debug)]
 pub(crate) struct PolicyTestReport {
     pub(crate) policy: PathBuf,
@@ -127,22 +127,22 @@ pub(crate) struct PolicyTestReport {
     pub(crate) failures: Vec<PolicyTestFailure>,
 }
 
-/// A case that does not hold.
+/// A test case that failed.
 #[derive(Debug)]
 pub(crate) struct PolicyTestFailure {
-    /// Its name, or its number and tool.
+    /// The case's name, or its number and tool.
     pub(crate) case: String,
     pub(crate) tool: String,
     pub(crate) expected: String,
     pub(crate) got: String,
-    /// Each rule that was looked at.
+    /// Explanation of each rule that was evaluated.
     pub(crate) why: Vec<String>,
 }
 
-/// The companion of what the command line names: a policy, its tests, or every policy file of a manifest.
+/// Runs the tests for a command-line argument: a policy, a test file, or every policy file of a manifest.
 ///
 /// # Errors
-/// A file can't be read or is not valid; its place is said.
+/// A file can't be read or is not valid. The error names the place.
 pub(crate) fn of_argument(file: &Path, config: &Config) -> Result<Vec<PolicyTestReport>> {
     let file = match file.to_str().and_then(|text| text.strip_suffix(ENDING)) {
         Some(stem) => ["yaml", "yml"]
@@ -168,10 +168,10 @@ pub(crate) fn of_argument(file: &Path, config: &Config) -> Result<Vec<PolicyTest
     }
 }
 
-/// The companions of every policy file that was read for a manifest.
+/// Runs the tests of every policy file that belongs to a manifest.
 ///
 /// # Errors
-/// A companion can't be read or is not valid.
+/// A test file can't be read or is not valid.
 pub(crate) fn of_manifest(loaded: &LoadedDocument) -> Result<Vec<PolicyTestReport>> {
     let mut reports = Vec::new();
     for file in loaded.sources.files() {
@@ -194,7 +194,7 @@ fn findings(loaded: &LoadedDocument) -> String {
     render(&errors, &loaded.sources, false).trim_end().to_owned()
 }
 
-/// Where the tests of a policy file lie, if it has any.
+/// Returns the path of a policy file's tests, if they exist.
 pub(crate) fn companion(policy: &Path) -> Option<PathBuf> {
     let name = policy.file_name()?.to_str()?;
     let stem = name.strip_suffix(".yaml").or_else(|| name.strip_suffix(".yml"))?;
@@ -202,7 +202,7 @@ pub(crate) fn companion(policy: &Path) -> Option<PathBuf> {
     (!is_tests).then(|| policy.with_file_name(format!("{stem}{ENDING}")))
 }
 
-/// Runs the tests beside a policy file; `None`: there are none.
+/// Runs the tests of a policy file; `None` if it has none.
 fn beside(file: &Path, found: &model::Policy) -> Result<Option<PolicyTestReport>> {
     let Some(tests) = companion(file).filter(|tests| tests.exists()) else {
         return Ok(None);
@@ -231,7 +231,7 @@ fn beside(file: &Path, found: &model::Policy) -> Result<Option<PolicyTestReport>
 }
 
 impl PolicyTests {
-    /// `None`: the case holds.
+    /// Runs one case; `None` if it passes.
     fn judge(&self, at: usize, case: &PolicyTestCase, engine: &Engine) -> Option<PolicyTestFailure> {
         let (labels, annotations, schema) = self.about(case);
         let values = self.values(case);
@@ -246,7 +246,7 @@ impl PolicyTests {
                 tokens_today: case.tokens_today,
                 cost_today_microusd: case.cost_today_microusd,
             },
-            // The cases' files need not be there.
+            // The files named in cases need not exist.
             places: None,
             taint: Some(&case.taint),
             values: Some(&values),
@@ -289,7 +289,7 @@ impl PolicyTests {
         })
     }
 
-    /// The texts in which the case's values are looked up: nothing else was read.
+    /// Returns the texts in which the case's values are looked up. No other text counts.
     fn values(&self, case: &PolicyTestCase) -> ValueSources {
         let mut sources = ValueSources::default();
         case.said.iter().for_each(|said| sources.add_person(said));
@@ -310,7 +310,8 @@ impl PolicyTests {
         sources
     }
 
-    /// What counts of the case's tool: the built-in's own words, the file's, the case's.
+    /// Returns the properties of the case's tool: those of the built-in, replaced by those of the file, replaced by those of the
+    /// case.
     fn about(&self, case: &PolicyTestCase) -> (BTreeMap<String, String>, Map<String, Value>, Option<Value>) {
         let mut labels = BTreeMap::new();
         let mut annotations = Map::new();
@@ -347,7 +348,7 @@ fn got(verdict: &Verdict) -> String {
     )
 }
 
-/// One line for a start that is refused, naming the first case that fails. `None`: all hold.
+/// Returns one line for a refused start, which names the first failed case; `None` if all cases pass.
 pub(crate) fn refusal(reports: &[PolicyTestReport]) -> Option<String> {
     let failed: usize = reports.iter().map(|report| report.failures.len()).sum();
     let report = reports.iter().find(|report| !report.failures.is_empty())?;

@@ -1,6 +1,6 @@
-//! The composition root: a manifest and a configuration become the parts of an agent. Nothing is decided here.
+//! The composition root: builds the dependencies of an agent from a manifest and a configuration. It decides nothing.
 //!
-//! Long because it names every part of an agent once, in the order in which they need each other.
+//! Long because it names every dependency of an agent once, in the order in which they need each other.
 
 mod agent;
 pub(crate) mod channels;
@@ -52,17 +52,17 @@ use crate::state::{Origin, StateLookup};
 use crate::trust::{self, TrustConsent};
 use crate::{audit, manifest, out};
 
-/// The folder of the state that holds what calls overwrote.
+/// Folder in the state directory for backups of what calls overwrote.
 pub(crate) const UNDO: &str = "undo";
 
-/// The folder of the state that says which files hold text of others.
+/// Folder in the state directory for the provenance of files with untrusted text.
 pub(crate) const ORIGINS: &str = "origins";
 
-/// The prefix of an endpoint that stands for whatever is found on this machine (ADR 0007).
+/// Prefix of a provider's endpoint that is replaced by a model found on this machine (ADR 0007).
 const AUTO: &str = "auto:";
 
-/// The runtime that everything asynchronous runs on. One worker: the journal's thread does the heavy part of the work, and
-/// handing tasks from worker to worker would cost a call more than a second one gains.
+/// Makes the async runtime. It has one worker thread: the journal's own thread does the heavy work, and moving tasks between
+/// workers would cost more than a second worker saves.
 pub(crate) fn runtime() -> Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder
@@ -72,50 +72,50 @@ pub(crate) fn runtime() -> Result<Runtime> {
         .context("can't start the runtime")
 }
 
-/// A manifest and what is local about it: read, checked, and nothing started.
+/// A manifest and this machine's configuration: read and validated, but nothing started.
 #[derive(Debug, Clone)]
 pub(crate) struct ResolvedConfig {
-    /// As it will run: `auto:` providers are settled.
+    /// The manifest as it will run, with `auto:` providers replaced.
     pub(crate) manifest: Arc<Manifest>,
-    /// Where it comes from.
+    /// Source of the manifest.
     origin: Origin,
-    /// What is local.
+    /// This machine's configuration.
     pub(crate) config: Config,
-    /// Resolves secrets.
+    /// Resolver for secrets.
     pub(crate) resolver: SecretResolver,
-    /// Where tools start and relative paths begin.
+    /// The tools' working directory and the base of relative paths.
     pub(crate) workdir: PathBuf,
-    /// The agent's own files: what its start reads, absolute.
+    /// The agent's own files that its start reads, as absolute paths.
     pub(crate) read: Vec<PathBuf>,
-    /// Where to read of the manifest's warnings.
+    /// Text that says where the manifest's warnings can be read.
     pub(crate) warning: Option<String>,
-    /// Which model answers for each `auto:` provider.
+    /// Description of the model chosen for each `auto:` provider.
     pub(crate) models: Vec<String>,
-    /// Atlases that govern it.
+    /// The Atlases that govern the agent.
     pub(crate) atlases: AtlasSettings,
-    /// What its folder's files run here, and by whose word.
+    /// The consent to the programs that the folder's files start here, and its source.
     consent: Option<TrustConsent>,
-    /// Where scripts of scripted models may lie.
+    /// Folders in which scripts of scripted models may be.
     scripts: ScriptAccess,
     /// Identities of the swarm's members, by name.
     pub(crate) identities: BTreeMap<String, Arc<Identity>>,
-    /// Every audit that a policy wants is being delivered.
+    /// `true` while every audit that a policy requires can be delivered.
     audit_writable: Arc<AtomicBool>,
-    /// What starts tools: what one of its clones has found out about this host, all of them know.
+    /// The launcher for tools. Its clones share what it learns about this host.
     launcher: Arc<OnceLock<Launcher>>,
-    /// What that is made of: its first process may have been started already.
+    /// A launcher whose first process may already run; the launcher is built from it.
     ahead: Launcher,
-    /// The manifest's channels, once they are connected.
+    /// The manifest's channels, after they are connected.
     connected: Arc<Mutex<Option<clawk_channels::Channels>>>,
-    /// It is tried: stores that lie outside of its state are read and not changed.
+    /// A dry run: stores outside the state are read but not changed.
     dry: bool,
 }
 
 impl ResolvedConfig {
-    /// From a manifest's file and a configuration at hand.
+    /// Reads a manifest's file, with a given configuration.
     ///
     /// # Errors
-    /// The manifest or the configuration is invalid; everything that is wrong with it is said.
+    /// The manifest or the configuration is not valid. The error lists all problems.
     pub(crate) async fn with_config(path: &Path, config: Config) -> Result<Self> {
         let (manifest, sources, warning) = manifest::read(path, &config)?;
         let scripts = if config.allow_outside {
@@ -131,7 +131,7 @@ impl ResolvedConfig {
         Ok(blueprint)
     }
 
-    /// From a manifest that came over the wire.
+    /// Uses a manifest that arrived over the network.
     ///
     /// # Errors
     /// `clawk.toml` contradicts itself.
@@ -148,7 +148,7 @@ impl ResolvedConfig {
         Self::new(manifest, origin, config, scripts, own::of_sources(&sources)).await
     }
 
-    /// Nothing but Atlases: CRA without a claw.
+    /// Uses Atlases only: CRA without an agent.
     ///
     /// # Errors
     /// An Atlas is not valid, or an action can't run here.
@@ -169,7 +169,7 @@ impl ResolvedConfig {
         Self::made((manifest, origin), config, scripts, read, models)
     }
 
-    /// With the providers that `auto:` stands for.
+    /// Finishes the configuration and replaces `auto:` providers.
     fn made(
         (mut manifest, origin): (Manifest, Origin),
         mut config: Config,
@@ -223,10 +223,10 @@ impl ResolvedConfig {
         })
     }
 
-    /// With the user's agreement to what its folder's files would run. Asks, if there is somebody to ask.
+    /// Makes sure that the user consents to the programs that the folder's files would start. Asks, if there is a terminal.
     ///
     /// # Errors
-    /// The answer is no.
+    /// The user refuses.
     pub(crate) async fn agreed(mut self, told: bool, asks: bool) -> Result<Self> {
         let (config, manifest) = (self.config.clone(), Arc::clone(&self.manifest));
         let asked = move || trust::agreed(&config, Some(&manifest), told, asks);
@@ -234,10 +234,10 @@ impl ResolvedConfig {
         Ok(self)
     }
 
-    /// Whoever starts it without having asked has named the manifest, which is the agreement, and is recorded.
+    /// Records consent without a question: a caller who starts the agent and names the manifest consents by that.
     ///
     /// # Errors
-    /// What would run can't be looked at.
+    /// The programs that would run can't be read.
     pub(crate) async fn named(self) -> Result<Self> {
         match self.consent {
             Some(_) => Ok(self),
@@ -245,12 +245,12 @@ impl ResolvedConfig {
         }
     }
 
-    /// With a launcher whose first process was started before this was read.
+    /// Sets a launcher whose first process was started before the manifest was read.
     pub(crate) fn launched_by(self, ahead: Launcher) -> Self {
         Self { ahead, ..self }
     }
 
-    /// What follows `running` in its process: what was found out about this host is known to it, too.
+    /// Takes over from `running`, in the same process, what it learned about this host.
     pub(crate) fn following(self, running: &Self) -> Self {
         Self {
             launcher: Arc::clone(&running.launcher),
@@ -259,7 +259,7 @@ impl ResolvedConfig {
         }
     }
 
-    /// Where the agent's state is to lie.
+    /// Describes where the agent's state should be.
     pub(crate) fn state<'a>(&'a self, flag: Option<&'a Path>) -> StateLookup<'a> {
         StateLookup {
             flag,
@@ -269,10 +269,10 @@ impl ResolvedConfig {
         }
     }
 
-    /// Where the agent's state lies; made when missing.
+    /// Returns the agent's state directory and creates it if it is missing.
     ///
     /// # Errors
-    /// It can't be made or protected, or it is another user's.
+    /// The directory can't be created or protected, or belongs to another user.
     pub(crate) fn state_dir(&self, flag: Option<&Path>) -> Result<PathBuf> {
         let (dir, note) = self.state(flag).prepare()?;
         if let Some(note) = note {
@@ -281,17 +281,17 @@ impl ResolvedConfig {
         Ok(dir)
     }
 
-    /// The server that flag and configuration name for the state; `None`: it lies in its directory.
+    /// Returns the state server that the flag or the configuration names; `None`: the state is in its directory.
     fn server(&self, flag: Option<&Path>) -> Result<Option<StateServer>> {
         let settings = &self.config.settings;
         let (file, ca_file) = (self.config.file.as_deref(), settings.postgres.ca_file.as_deref());
         StateServer::wanted(flag, settings.state.as_ref(), file, ca_file)
     }
 
-    /// Opens a state directory as configured, or what the server keeps beside it. `waits`: another host's end is waited for.
+    /// Opens the state: a directory, or a server and the directory beside it. `waits`: waits until another host has ended.
     ///
     /// # Errors
-    /// Another process owns it, it is broken, or the key of encrypted stores is missing or wrong.
+    /// Another process owns the state, the state is damaged, or the key of encrypted stores is missing or wrong.
     pub(crate) async fn open_state(&self, dir: &Path, flag: Option<&Path>, waits: bool) -> Result<StateDir> {
         let beside = if waits {
             SharingPolicy::Shares
@@ -301,7 +301,7 @@ impl ResolvedConfig {
         self.open_beside(dir, flag, beside).await
     }
 
-    /// The same, with what happens where other hosts serve it.
+    /// Opens the state, with a policy for other hosts that use it.
     async fn open_beside(&self, dir: &Path, flag: Option<&Path>, beside: SharingPolicy) -> Result<StateDir> {
         let agent = &self.manifest.metadata.name;
         let (named, noted) = (self.server(flag)?, StateServer::of(dir)?);
@@ -325,16 +325,16 @@ impl ResolvedConfig {
         )?)
     }
 
-    /// What signs the journal and lets contents expire while the agent runs.
+    /// Makes the keeper: it signs the journal and deletes expired contents while the agent runs.
     ///
     /// # Errors
-    /// The state is not the one that was signed, or an audit that a policy wants can't be written.
+    /// The state does not match its signatures, or an audit that a policy requires can't be written.
     pub(crate) fn keeper(&self, state: &StateDir) -> Result<StateKeeper> {
         StateKeeper::check(state)?;
         self.keeper_of_checked(state)
     }
 
-    /// The same after [`StateKeeper::check`].
+    /// Makes the keeper after [`StateKeeper::check`] has passed.
     fn keeper_of_checked(&self, state: &StateDir) -> Result<StateKeeper> {
         let Settings {
             checkpoints,
@@ -362,7 +362,7 @@ impl ResolvedConfig {
         Ok(keeper)
     }
 
-    /// What makes the manifest's providers.
+    /// Returns the factory for the manifest's providers.
     pub(crate) fn provider_factory(&self) -> ProviderFactory {
         ProviderFactory::new(
             self.resolver.clone(),
@@ -371,10 +371,10 @@ impl ResolvedConfig {
         )
     }
 
-    /// The providers that the manifest names, by name.
+    /// Builds the manifest's providers, by name.
     ///
     /// # Errors
-    /// Why each of the others can't be served here.
+    /// The reasons why providers can't be used here.
     pub(crate) fn providers(&self) -> Result<BTreeMap<String, Arc<dyn ModelProvider>>, Vec<String>> {
         let factory = self.provider_factory();
         let (mut made, mut faults) = (BTreeMap::new(), Vec::new());
@@ -390,12 +390,12 @@ impl ResolvedConfig {
         if faults.is_empty() { Ok(made) } else { Err(faults) }
     }
 
-    /// What `clawk.toml` and the catalogue of models say of asking the manifest's providers.
+    /// Returns the options of each provider's model, from `clawk.toml` and the catalogue of models.
     fn model_options(&self) -> BTreeMap<String, ModelOptions> {
         models::options(&self.manifest, &self.config.settings)
     }
 
-    /// Models that their vendors shut down soon.
+    /// Returns a warning for each model that its vendor will shut down soon.
     pub(crate) fn model_warnings(&self) -> Vec<String> {
         models::shutdown_warnings(
             &self.manifest,
@@ -404,7 +404,7 @@ impl ResolvedConfig {
         )
     }
 
-    /// What starts tools, at every level. What levels keep lies in `cache`.
+    /// Returns the launcher for tools, for every isolation level. Levels store their files in `cache`.
     pub(crate) fn launcher(&self, cache: Option<&Path>) -> Launcher {
         let make = || {
             let launcher = self
@@ -419,10 +419,10 @@ impl ResolvedConfig {
         self.launcher.get_or_init(make).clone()
     }
 
-    /// What runs the tools.
+    /// Builds the tool runner.
     ///
     /// # Errors
-    /// Each tool that nothing here runs.
+    /// All tools that cannot run here.
     pub(crate) fn runner(
         &self,
         ask: Option<AskUserHandler>,
@@ -438,7 +438,7 @@ impl ResolvedConfig {
         .and_then(|runner| self.tracing_text(runner, state))
     }
 
-    /// With the origins of the text in files kept in the state.
+    /// Adds provenance of text in files, stored in the state, to the runner.
     fn tracing_text(&self, runner: Runner, state: Option<&Path>) -> Result<Runner, Vec<String>> {
         let Some(state) = state else { return Ok(runner) };
         let origins = FileProvenanceStore::open(state.join(ORIGINS)).map_err(|error| {
@@ -449,7 +449,7 @@ impl ResolvedConfig {
         Ok(runner.tracing_text(Arc::new(origins), self.workdir.clone()))
     }
 
-    /// With what calls overwrite kept in the state.
+    /// Adds backups of overwritten data, stored in the state, to the runner.
     fn keeping(&self, runner: Runner, state: Option<&Path>) -> Result<Runner, Vec<String>> {
         let settings = self.config.settings.undo;
         let Some(state) = state.filter(|_| settings.enabled) else {
@@ -461,10 +461,10 @@ impl ResolvedConfig {
         Ok(runner.keeping(Arc::new(undo.sealed_by(vault.map(|keys| keys.vault)))))
     }
 
-    /// What the machine gives to tools, and to programs that live beside the agent.
+    /// Builds this machine's services for tools, and for programs that run beside the agent.
     ///
     /// # Errors
-    /// Each way out that can't be had.
+    /// All network paths that are not available.
     fn tool_host(&self, ask: Option<AskUserHandler>, state: Option<&Path>) -> Result<ToolHost, Vec<String>> {
         let egress = egress::compose(&self.config.settings, &self.manifest, &self.resolver)?;
         Ok(ToolHost {
@@ -480,7 +480,7 @@ impl ResolvedConfig {
         })
     }
 
-    /// What is the runtime's and not the tools'.
+    /// Returns the runtime's own files, which tools must not change.
     fn own(&self, state: Option<&Path>) -> RuntimeFiles {
         RuntimeFiles {
             state: state.map(Path::to_owned),
@@ -503,8 +503,8 @@ impl ResolvedConfig {
             .collect()
     }
 
-    /// Every secret that `clawk.toml` and the manifest name, as far as it can be had: it is recognised in any text from the
-    /// start, not only after its first use. One that can't be had is told where it is used.
+    /// Resolves every secret that `clawk.toml` and the manifest name, if possible. Then redaction recognises them from the start,
+    /// not only after their first use. A missing secret is reported where it is used.
     fn known_secrets(&self) -> ResolvedSecrets {
         let given = self.resolver.given();
         for name in egress::named(&self.config.settings, &self.manifest) {
@@ -513,10 +513,10 @@ impl ResolvedConfig {
         given
     }
 
-    /// Who of the swarm works elsewhere, and what report tokens are made of.
+    /// Returns the swarm's members on other hosts, and the key of report tokens.
     ///
     /// # Errors
-    /// A binding is not one, or the bus can't be reached.
+    /// A binding is not valid, or the bus can't be reached.
     pub(crate) async fn elsewhere(&self, state: &Path) -> Result<(Option<Arc<RemoteMembers>>, TokenKey)> {
         if self.manifest.swarm.is_none() {
             return Ok((None, TokenKey::default()));
@@ -531,7 +531,7 @@ impl ResolvedConfig {
         Ok((peers::elsewhere(place, &key).await?, key))
     }
 
-    /// What is local about the swarm, with the Identities that lie beside the manifest.
+    /// Returns the swarm's local options, with the Identities beside the manifest.
     fn swarm(&self) -> SwarmOptions {
         SwarmOptions {
             local: self.config.settings.swarm.local(),
@@ -540,10 +540,10 @@ impl ResolvedConfig {
         }
     }
 
-    /// Everything that the kernel is made of.
+    /// Builds all dependencies of the kernel.
     ///
     /// # Errors
-    /// Everything that keeps the agent from starting here.
+    /// All reasons why the agent can't start here.
     pub(crate) fn parts(
         &self,
         state: &StateDir,
@@ -597,8 +597,8 @@ impl ResolvedConfig {
     }
 }
 
-/// Where rules are suggested: nowhere in an encrypted state, because a suggestion says what a call was given. What an earlier run left
-/// there goes.
+/// Returns the folder for suggested rules. An encrypted state has none, because a suggestion quotes a call's arguments; suggestions
+/// of an earlier run are then deleted.
 fn suggestions(state: &StateDir) -> Option<PathBuf> {
     if state.vault().is_none() {
         return Some(state.path().to_owned());
@@ -613,7 +613,7 @@ fn suggestions(state: &StateDir) -> Option<PathBuf> {
     None
 }
 
-/// Puts what is found on this machine in the place of each `auto:` provider; says which.
+/// Replaces each `auto:` provider by a model found on this machine. Returns a description of each.
 async fn settle(manifest: &mut Manifest) -> Vec<String> {
     let mut notes = Vec::new();
     let mut found = None;

@@ -1,5 +1,5 @@
-//! `clawk.toml`: what is local to this machine (DESIGN §5). Each crate owns the type of its section; here they are
-//! composed, found and read.
+//! `clawk.toml`: this machine's settings (DESIGN §5). Each crate defines the type of its section. This module combines, finds and
+//! reads them.
 //!
 //! Long because it has every table of the file, each once.
 
@@ -43,83 +43,84 @@ use crate::keeper::{CheckpointsConfig, Retention};
 use crate::peers::{PeerConfig, SwarmConfig};
 use crate::state::server::StateConfig;
 
-/// The configuration beside a manifest.
+/// Name of the configuration file beside a manifest.
 pub(crate) const BESIDE: &str = "clawk.toml";
 
-/// Every key, with its default. An unknown key is an error.
+/// All keys with their defaults. An unknown key is an error.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Settings {
-    /// State directory; relative to the file's folder. Absent: `$XDG_STATE_HOME/clawk/<agent>`. Or a table: a PostgreSQL server.
+    /// State directory, relative to the file's folder. Absent: `$XDG_STATE_HOME/clawk/<agent>`. A table instead names a PostgreSQL
+    /// server.
     pub(crate) state: Option<StateConfig>,
-    /// Where tools start and relative paths begin; relative to the file's folder. Absent: the manifest's folder.
+    /// The tools' working directory and the base of relative paths; relative to the file's folder. Absent: the manifest's folder.
     pub(crate) workdir: Option<PathBuf>,
-    /// IANA name of the time zone in which the agent is told the time; the host's when absent.
+    /// IANA name of the time zone in which the agent sees the time. Absent: the host's.
     #[serde(deserialize_with = "zone::known")]
     pub(crate) timezone: Option<String>,
     /// When a decision counts as durable.
     pub(crate) durability: DecisionDurability,
-    /// Where audit records go.
+    /// Destinations of audit records.
     pub(crate) audit: crate::audit::Settings,
-    /// `clawk run`.
+    /// Settings of `clawk run`.
     pub(crate) run: RunConfig,
-    /// Where secrets come from before the environment.
+    /// The secrets store that is asked before the environment.
     pub(crate) secrets_store: StoreConfig,
-    /// What is local about a provider of the manifest, by its name.
+    /// Local settings of the manifest's providers, by name.
     pub(crate) providers: BTreeMap<String, ProviderConfig>,
-    /// Tools that the manifest declares without a sandbox.
+    /// Sandbox of tools that the manifest declares without one.
     pub(crate) sandbox: Sandbox,
-    /// Folders that `claw://registry/NAME/…` stands for; relative to the file's folder.
+    /// Folders for references `claw://registry/NAME/…`; relative to the file's folder.
     pub(crate) registries: BTreeMap<String, PathBuf>,
     /// Screening of text.
     pub(crate) screen: ScreenConfig,
-    /// Who judges answers before they leave.
+    /// The model that checks answers against the record.
     pub(crate) claims: ClaimsConfig,
-    /// What a model reads of tools' results.
+    /// How much of a tool's result a model reads.
     pub(crate) output: Output,
-    /// Where tools may go on this machine.
+    /// Network hosts that tools may reach from this machine.
     pub(crate) egress: LocalEgressConfig,
-    /// Secrets that are put in at the boundary, by reference.
+    /// Secrets that the egress proxy inserts into requests, by reference.
     pub(crate) secrets: BTreeMap<String, SecretBinding>,
-    /// What runs a tool of the manifest, by its name.
+    /// Programs that run the manifest's tools, by name.
     pub(crate) tools: ToolsConfig,
-    /// When the journal is signed, and where else the signatures go.
+    /// When the journal is signed, and where signatures are copied to.
     pub(crate) checkpoints: CheckpointsConfig,
-    /// Atlases that govern.
+    /// The Atlases that govern the agent.
     pub(crate) atlases: AtlasConfig,
-    /// The listener.
+    /// The HTTP listener.
     pub(crate) http: HttpConfig,
-    /// Doors that are no listener: folders and queues.
+    /// Entry points without a listener: folders and queues.
     pub(crate) doors: DoorsConfig,
     /// How long contents are kept.
     pub(crate) retention: Retention,
-    /// What the agent may use up.
+    /// Spending limits of the agent.
     pub(crate) budgets: BudgetSettings,
-    /// What models cost.
+    /// Prices of models.
     pub(crate) prices: PriceTable,
-    /// What is known of models.
+    /// The catalogue of models.
     pub(crate) models: ModelsConfig,
-    /// How much waits, and how much runs at once.
+    /// Limits for waiting and concurrent messages.
     pub(crate) inbox: InboxLimits,
-    /// How long a delivery is tried.
+    /// Limits for the delivery of answers.
     pub(crate) outbox: OutboxLimits,
-    /// What is local about a channel of the manifest, by its name.
+    /// Local settings of the manifest's channels, by name.
     pub(crate) channels: BTreeMap<String, ChannelConfig>,
-    /// Where questions go whose conversation has nobody who may answer.
+    /// Conversations that get approval requests if nobody in the original conversation may answer.
     pub(crate) approvals: ApprovalsConfig,
-    /// What the manifest does not say of its Swarm.
+    /// Swarm settings that the manifest does not have.
     pub(crate) swarm: SwarmConfig,
-    /// Who members of the Swarm are, by the names of their identities.
+    /// Peers of the Swarm, by the names of their identities.
     pub(crate) peers: BTreeMap<String, PeerConfig>,
-    /// What is local about stores of memory.
+    /// Local settings of memory stores.
     pub(crate) memory: MemoryConfig,
-    /// What is kept of what calls overwrite.
+    /// Backups of what calls overwrite.
     pub(crate) undo: UndoConfig,
-    /// How much a plan step of a skill's world model may take.
+    /// Limits for a plan step of a skill's world model.
     pub(crate) world_models: PlanLimits,
-    /// The server of stores on PostgreSQL.
+    /// The server of memory stores on PostgreSQL.
     pub(crate) postgres: PostgresConfig,
-    /// The server of stores on Qdrant.
+    /// The server of memory stores on Qdrant.
     pub(crate) qdrant: QdrantConfig,
 }
 
@@ -127,15 +128,15 @@ pub(crate) struct Settings {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ModelsConfig {
-    /// A catalogue of models in the place of the one that is built in; relative to the file's folder.
+    /// File with a catalogue of models that replaces the built-in one; relative to the file's folder.
     pub(crate) catalogue: Option<PathBuf>,
 }
 
 impl ModelsConfig {
-    /// The catalogue in force.
+    /// Loads the catalogue in force.
     ///
     /// # Errors
-    /// The file can't be read, or a row of it can't be meant.
+    /// The file can't be read, or a row is not plausible.
     fn load(&self) -> Result<Arc<ModelCatalogue>> {
         let Some(file) = &self.catalogue else {
             return Ok(ModelCatalogue::shipped());
@@ -152,11 +153,11 @@ impl ModelsConfig {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct UndoConfig {
-    /// What calls overwrite is kept.
+    /// What calls overwrite is backed up.
     pub(crate) enabled: bool,
-    /// The most that is kept for one call, MiB.
+    /// Largest backup for one call, in MiB.
     pub(crate) max_mb: u64,
-    /// The most that is kept for all calls, MiB.
+    /// Largest size of all backups, in MiB.
     pub(crate) total_mb: u64,
 }
 
@@ -183,11 +184,11 @@ impl UndoConfig {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct MemoryConfig {
-    /// What `{tenant_id}` stands for in stores' paths.
+    /// The value of `{tenant_id}` in stores' paths.
     pub(crate) tenant_id: Option<String>,
-    /// The secret that holds the key of encrypted stores: 64 hexadecimal digits.
+    /// Name of the secret with the key of encrypted stores: 64 hexadecimal digits.
     pub(crate) encryption_key: Option<String>,
-    /// `[memory.NAME]`: by a store's name. What is none of these is an error.
+    /// `[memory.NAME]`: settings by store name. An unknown store is an error.
     #[serde(flatten)]
     pub(crate) stores: BTreeMap<String, MemoryStore>,
 }
@@ -196,37 +197,37 @@ pub(crate) struct MemoryConfig {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct MemoryStore {
-    /// Everybody's turns may recall its entries, whoever said them.
+    /// The turns of every sender may recall every entry, whoever it came from.
     pub(crate) across_senders: bool,
-    /// The MCP server that keeps a store of `backend: custom`: `stdio:///…` or a URL.
+    /// MCP server of a store with `backend: custom`: `stdio:///…` or a URL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) server: Option<String>,
-    /// Variables for that server, besides `PATH`, `HOME` and `LANG`.
+    /// Environment variables for that server, besides `PATH`, `HOME` and `LANG`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) env: BTreeMap<String, String>,
-    /// Variables whose values are secrets: variable name to secret reference.
+    /// Environment variables with secret values: variable name to secret reference.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) secret_env: BTreeMap<String, String>,
-    /// Headers for a server over HTTP, whose values are secrets: header name to secret reference.
+    /// HTTP headers with secret values for the server: header name to secret reference.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) secret_headers: BTreeMap<String, String>,
     /// Host paths that the server sees read-only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) read_paths: Vec<PathBuf>,
-    /// How long that server may take for an answer, milliseconds; 30 seconds when absent.
+    /// Time limit for an answer of that server, in milliseconds; 30 seconds if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) timeout_ms: Option<NonZeroU64>,
 }
 
 impl MemoryStore {
-    /// How long its server may take for an answer.
+    /// Returns the time limit for an answer of the store's server.
     pub(crate) fn limit(&self) -> Duration {
         const DEFAULT: Duration = Duration::from_secs(30);
         self.timeout_ms
             .map_or(DEFAULT, |limit| Duration::from_millis(limit.get()))
     }
 
-    /// Where its server is; `None`: it has none.
+    /// Returns the address of the store's server; `None` if it has none.
     ///
     /// # Errors
     /// What is wrong with the address.
@@ -235,7 +236,7 @@ impl MemoryStore {
         uri.map_err(|error| error.to_string())
     }
 
-    /// Secrets that it names.
+    /// Returns the secret references in these settings.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = &String> {
         self.secret_env.values().chain(self.secret_headers.values())
     }
@@ -247,7 +248,7 @@ impl MemoryConfig {
         open.map(|(name, _)| name.clone()).collect()
     }
 
-    /// What a start and `validate` warn of: stores that bring what one sender said before others.
+    /// Returns warnings for stores that show one sender's text to other senders. A start and `validate` print them.
     pub(crate) fn open_to_all(&self) -> Vec<String> {
         let warning = |name: String| {
             format!(
@@ -263,10 +264,10 @@ impl MemoryConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum DecisionDurability {
-    /// It is on the disk: a power failure loses nothing that was acted on.
+    /// The decision is written to disk. A power failure loses nothing that was acted on.
     #[default]
     Durable,
-    /// The operating system has it: a crash of the process loses nothing, a power failure may.
+    /// The decision is passed to the operating system. A crash of the process loses nothing; a power failure may.
     Relaxed,
 }
 
@@ -274,7 +275,7 @@ pub(crate) enum DecisionDurability {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RunConfig {
-    /// Said first by itself when `clawk run` is given no message.
+    /// The first message of `clawk run`, if the user gives none.
     pub(crate) opening: Option<String>,
 }
 
@@ -282,17 +283,17 @@ pub(crate) struct RunConfig {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ApprovalsConfig {
-    /// `CHANNEL:CONVERSATION`, each of which is asked.
+    /// Conversations as `CHANNEL:CONVERSATION`. Each of them gets every request.
     pub(crate) to: Vec<String>,
 }
 
-/// `[screen]`: who judges text where a policy says `llm-based` or `hybrid`.
+/// `[screen]`: the model that judges text if a policy says `llm-based` or `hybrid`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ScreenConfig {
-    /// A provider of the manifest; its first one when absent.
+    /// Name of the provider; the manifest's first one if absent.
     pub(crate) judge: Option<String>,
-    /// How long one text's judgement may take; past it the text counts as suspect.
+    /// Time limit for judging one text, in milliseconds. After it the text counts as suspect.
     pub(crate) judge_timeout_ms: u64,
 }
 
@@ -306,13 +307,13 @@ impl Default for ScreenConfig {
     }
 }
 
-/// `[claims]`: who names the sentences of an answer that the record of its turn does not support.
+/// `[claims]`: the model that finds sentences of an answer that the turn's record does not support.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ClaimsConfig {
-    /// A provider of the manifest; nobody judges when absent.
+    /// Name of the provider; answers are not checked if absent.
     pub(crate) judge: Option<String>,
-    /// How long one answer's judgement may take; past it the answer leaves unjudged, and its record line says so.
+    /// Time limit for checking one answer, in milliseconds. After it the answer is sent unchecked, and its record line says so.
     pub(crate) judge_timeout_ms: u64,
 }
 
@@ -326,7 +327,7 @@ impl Default for ClaimsConfig {
 }
 
 impl ClaimsConfig {
-    /// As the kernel takes it.
+    /// Converts the settings for the kernel.
     pub(crate) fn claims(&self) -> Option<Claims> {
         self.judge.clone().map(|judge| Claims {
             judge,
@@ -339,12 +340,13 @@ impl ClaimsConfig {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Output {
-    /// A longer result is shown with its beginning and its end, so many bytes together; the rest is read by `output-read`.
+    /// Longest result that a model reads completely, in bytes. Of a longer one it reads the beginning and the end, and can read the
+    /// rest with `output-read`.
     #[serde(deserialize_with = "shown_bytes")]
     pub(crate) shown_bytes: usize,
 }
 
-/// Most of one result that a model reads at once, bytes.
+/// Upper limit for `shown_bytes`.
 const MAX_SHOWN_BYTES: usize = 1 << 20;
 
 impl Default for Output {
@@ -366,7 +368,7 @@ fn shown_bytes<'de, D: serde::Deserializer<'de>>(given: D) -> Result<usize, D::E
 }
 
 impl ScreenConfig {
-    /// As the kernel takes it.
+    /// Converts the settings for the kernel.
     pub(crate) fn judge(&self) -> JudgeSettings {
         JudgeSettings {
             provider: self.judge.clone(),
@@ -375,31 +377,31 @@ impl ScreenConfig {
     }
 }
 
-/// `[sandbox]`: what holds for tools without a declared sandbox; the most restrictive by default.
+/// `[sandbox]`: the sandbox of tools without a declared one. The default is the most restrictive.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Sandbox {
-    /// They may run at level `none`, inside the agent; else `process`.
+    /// These tools may run at level `none`, inside the agent's process. Otherwise at level `process`.
     pub(crate) allow_none: bool,
-    /// Their file access; `read-only` and `scoped` mean the working directory.
+    /// File access of these tools. `read-only` and `scoped` mean the working directory.
     pub(crate) filesystem: FilesystemMode,
-    /// Their network.
+    /// Network access of these tools.
     pub(crate) network: NetworkMode,
-    /// Their shell.
+    /// Shell access of these tools.
     pub(crate) shell: ShellMode,
-    /// Boxes of level `process` that wait for calls of one configuration, at most; 0: none.
+    /// Largest number of prewarmed boxes of level `process` for one sandbox configuration; 0: none.
     pub(crate) warm_boxes: usize,
-    /// Boxes that wait, of all configurations together.
+    /// Largest number of prewarmed boxes of all configurations.
     pub(crate) warm_boxes_total: usize,
-    /// A box that waits ends when nobody has used it for so long, milliseconds.
+    /// Idle time after which a prewarmed box ends, in milliseconds.
     pub(crate) warm_idle_ms: u64,
-    /// A run that may write to a disk with less left than this is ended, MiB; 0: none is.
+    /// Free disk space in MiB below which a run that may write there is ended; 0: no limit.
     pub(crate) min_free_disk_mb: u64,
-    /// A run that may write to a disk with room for fewer files than this is ended; 0: none is.
+    /// Free inodes below which a run that may write to the disk is ended; 0: no limit.
     pub(crate) min_free_files: u64,
-    /// `[sandbox.container]`: what serves level `container`.
+    /// `[sandbox.container]`: settings of level `container`.
     pub(crate) container: sandbox::container::Settings,
-    /// `[sandbox.vm]`: what serves level `vm`.
+    /// `[sandbox.vm]`: settings of level `vm`.
     pub(crate) vm: sandbox::VmSettings,
 }
 
@@ -423,7 +425,7 @@ impl Default for Sandbox {
 }
 
 impl Sandbox {
-    /// What of every disk must stay free.
+    /// Returns the free space and inodes that must remain on each disk.
     pub(crate) fn min_free(&self) -> sandbox::MinFree {
         sandbox::MinFree {
             disk_mb: self.min_free_disk_mb,
@@ -431,7 +433,7 @@ impl Sandbox {
         }
     }
 
-    /// As a plan takes it.
+    /// Converts the settings for the plan compiler.
     pub(crate) fn defaults(&self) -> plan::PlanDefaults {
         plan::PlanDefaults {
             allow_none: self.allow_none,
@@ -456,18 +458,18 @@ impl Sandbox {
     }
 }
 
-/// The configuration in force, and where it came from.
+/// The configuration in force, and its source.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     /// All keys.
     pub(crate) settings: Settings,
-    /// The file; none: all defaults.
+    /// The configuration file; `None`: all defaults.
     pub(crate) file: Option<PathBuf>,
-    /// The file was found beside the manifest: nobody but the manifest's folder named it.
+    /// The file was found beside the manifest. The user did not name it.
     pub(crate) beside: bool,
-    /// File references of a manifest may leave its folder: `--allow-outside` (R9).
+    /// File references of the manifest may point outside its folder: `--allow-outside` (R9).
     pub(crate) allow_outside: bool,
-    /// The keys that the file gives.
+    /// The keys that the file sets.
     given: toml::Table,
 }
 
@@ -479,22 +481,22 @@ pub(crate) struct AllowOutsideArgs {
     pub(crate) allow_outside: bool,
 }
 
-/// One key in force.
+/// One key of the configuration in force.
 #[derive(Debug, Serialize)]
 pub(crate) struct InForce {
-    /// Dotted.
+    /// The dotted name of the key.
     pub(crate) key: String,
-    /// Its value.
+    /// The key's value.
     pub(crate) value: toml::Value,
-    /// `default`, or the file.
+    /// `default`, or the path of the file.
     pub(crate) from: String,
 }
 
 impl Config {
-    /// Reads the file that `--config` names; else `clawk.toml` beside the manifest; else the user's own.
+    /// Reads the file named by `--config`, else `clawk.toml` beside the manifest, else the user's own file.
     ///
     /// # Errors
-    /// The named file is missing, or a file can't be read or holds something unknown: with line and column.
+    /// The named file is missing, or a file can't be read or has an unknown key. The error gives line and column.
     pub(crate) fn load(flag: Option<&Path>, manifest: Option<&Path>) -> Result<Self> {
         let beside = || manifest.map(|path| path.parent().unwrap_or(Path::new("")).join(BESIDE));
         let found = beside().filter(|file| flag.is_none() && file.is_file());
@@ -536,14 +538,14 @@ impl Config {
         })
     }
 
-    /// With what the command line says of file references.
+    /// Applies the command line's setting for file references.
     #[must_use]
     pub(crate) fn outside(mut self, outside: AllowOutsideArgs) -> Self {
         self.allow_outside = outside.allow_outside;
         self
     }
 
-    /// Without the programs that a file beside the manifest names: for verbs that look and run nothing (S.12).
+    /// Removes the programs that a file beside the manifest names. Used by commands that only inspect and must run nothing (S.12).
     #[must_use]
     pub(crate) fn running_nothing(mut self) -> Self {
         if self.beside {
@@ -554,7 +556,7 @@ impl Config {
         self
     }
 
-    /// The folder that relative paths of the file start from.
+    /// Returns the folder for relative paths in the file.
     pub(crate) fn folder(&self) -> PathBuf {
         let folder = self
             .file
@@ -568,7 +570,7 @@ impl Config {
         }
     }
 
-    /// How many boxes wait for calls.
+    /// Returns the limits for prewarmed boxes.
     pub(crate) fn warm(&self) -> sandbox::WarmPoolLimits {
         let given = &self.settings.sandbox;
         sandbox::WarmPoolLimits {
@@ -578,7 +580,7 @@ impl Config {
         }
     }
 
-    /// What is local about the levels above `process`; what they keep lies in `cache`.
+    /// Returns the local settings of the levels above `process`. These levels store their files in `cache`.
     pub(crate) fn levels(&self, cache: Option<&Path>) -> sandbox::LevelSettings {
         let mut container = self.settings.sandbox.container.clone();
         container.image = container.image.map(|image| self.folder().join(image));
@@ -591,7 +593,7 @@ impl Config {
         }
     }
 
-    /// Every key with its value and origin, in order.
+    /// Returns every key with its value and source, sorted.
     pub(crate) fn in_force(&self) -> Result<Vec<InForce>> {
         let table = toml::Table::try_from(&self.settings)?;
         let file = self
@@ -606,7 +608,7 @@ impl Config {
 }
 
 fn parse(text: &str) -> Result<(Settings, toml::Table)> {
-    // The parser's words: line, column, the line itself, and what it expected.
+    // The parser's message has the line, the column, the text of the line, and the expected value.
     let settings: Settings =
         toml::from_str(text).map_err(|error| anyhow!("{}", error.to_string().trim_end()))?;
     Ok((settings, toml::from_str(text)?))
@@ -646,7 +648,7 @@ fn flatten(
     }
 }
 
-/// Where the user's own configuration lies, if there is one.
+/// Returns the path of the user's own configuration, if there is one.
 pub(crate) fn users_own() -> Option<PathBuf> {
     let base = env::path("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
     let base = base.or_else(|| env::path("HOME").map(|home| home.join(".config")))?;

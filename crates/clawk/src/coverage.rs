@@ -1,4 +1,5 @@
-//! What this version does with each leaf of a manifest (R41): `vectors/coverage.toml`, which the program and its tests read.
+//! The coverage table: how this version treats each leaf of a manifest (R41). The program and its tests read
+//! `vectors/coverage.toml`.
 
 #[cfg(test)]
 mod tests;
@@ -11,22 +12,22 @@ use serde::Deserialize;
 
 const TABLE: &str = include_str!("../../../vectors/coverage.toml");
 
-/// By kind, then by leaf: `path`, or `path=word`.
+/// Entries by kind, then by leaf: `path`, or `path=word`.
 type Table = BTreeMap<String, BTreeMap<String, CoverageEntry>>;
 
-/// What is said of one leaf: exactly one of `works`, `warned`, `refused`.
+/// The entry of one leaf. Exactly one of `works`, `warned`, `refused` is set.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CoverageEntry {
-    /// The test that shows the effect.
+    /// The test that shows that the leaf works.
     #[cfg_attr(not(test), expect(dead_code, reason = "for the tests and the reader"))]
     works: Option<String>,
     warned: Option<String>,
     refused: Option<String>,
-    /// What happens instead, or what would mend it.
+    /// What happens instead, or how to fix it.
     #[serde(default)]
     why: String,
-    /// The value that asks for nothing.
+    /// The leaf's value for which nothing is reported, because it requests nothing.
     unless: Option<toml::Value>,
 }
 
@@ -37,7 +38,7 @@ struct CoverageEntry {
 static COVERAGE: LazyLock<Table> =
     LazyLock::new(|| toml::from_str(TABLE).expect("vectors/coverage.toml is a table of leaves"));
 
-/// What `clawk validate` and every start say of a leaf.
+/// Returns the findings about a leaf. `clawk validate` and every start print them.
 pub(crate) const JUDGE: LeafCheckFn = judge;
 
 fn judge(leaf: &ManifestLeaf<'_>) -> Option<LeafRemark> {

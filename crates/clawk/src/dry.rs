@@ -1,7 +1,8 @@
-//! A dry run: the whole agent with its model, and a prediction in the place of every call that changes something.
+//! A dry run: the whole agent with its model, but each call with side effects is predicted instead of run.
 //!
-//! What only reads runs as ever. Everything else, a tool without annotations too, is answered with what it would do: the same text
-//! that a person reads in a question. The state is a copy, so that the agent does not remember what it never did.
+//! Calls that only read run normally. Every other call, also of a tool without annotations, returns a description of its effects,
+//! the same text that an approval request shows. The run uses a copy of the state, so that the agent does not remember calls that
+//! never happened.
 
 mod report;
 mod state;
@@ -30,21 +31,21 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use report::{ApprovedPlan, DryRunReport, Recorder};
 pub(crate) use state::{copy as copy_state, copy_server};
 
-/// What was predicted so far, by the call's id. Clones share it.
+/// The predictions so far, by call id. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CallPredictions(Arc<Mutex<BTreeMap<RequestId, CallPrediction>>>);
 
-/// One prediction.
+/// The prediction for one call.
 #[derive(Debug, Clone)]
 pub(crate) struct CallPrediction {
     /// SHA-256 of the arguments' canonical JSON, lower-case hex.
     pub(crate) parameters: String,
-    /// What the call would do.
+    /// Description of the call's effects, in lines.
     pub(crate) lines: Vec<String>,
 }
 
 impl CallPredictions {
-    /// The prediction for a call; none: it ran, or it was refused.
+    /// Returns the prediction for a call; `None`: the call ran or was refused.
     pub(crate) fn of(&self, id: &RequestId) -> Option<CallPrediction> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(id).cloned()
@@ -55,10 +56,10 @@ impl CallPredictions {
         all.insert(id, predicted);
     }
 
-    /// Puts the dry runner before the agent's own, and nobody behind the swarm's tools.
+    /// Wraps the agent's tool runner in the dry runner, and removes the members behind the swarm's tools.
     pub(crate) fn around(&self, parts: AgentDependencies) -> AgentDependencies {
         let mut parts = parts;
-        // Members and peers are told nothing: their tools are predicted as well.
+        // Members and peers receive nothing: the swarm's tools are predicted, too.
         parts.options.swarm = std::mem::take(&mut parts.options.swarm).unmanned();
         parts.options.reach_providers = false;
         parts.runner = Arc::new(DryRunner {
@@ -69,7 +70,7 @@ impl CallPredictions {
     }
 }
 
-/// Runs what only reads, and predicts the rest.
+/// Runs calls that only read, and predicts the others.
 struct DryRunner {
     inner: Arc<dyn ToolRunner>,
     predictions: CallPredictions,
@@ -166,17 +167,17 @@ impl ToolRunner for DryRunner {
         self.inner.marked(contents)
     }
 
-    /// Into the copy of the state.
+    /// Marks content in the copy of the state.
     fn mark<'a>(&'a self, content: Vec<u8>, origins: BTreeSet<String>) -> BoxFuture<'a, Result<(), String>> {
         self.inner.mark(content, origins)
     }
 
-    /// Nothing that a dry run did is found out by doing it.
+    /// A dry run's call is never reconciled, because it had no effect.
     fn mend(&self, _tool: &str) -> ReconcileMethod {
         ReconcileMethod::Person
     }
 
-    /// The kernel runs those that only read; the others come here.
+    /// The kernel runs its own tools that only read; its other tools are predicted here.
     fn is_kernels(&self, tool: &str) -> bool {
         let reads = clawk_tools::builtin::describe(tool)
             .is_some_and(|known| known.trusted_annotations.get("readOnlyHint") == Some(&Value::Bool(true)));

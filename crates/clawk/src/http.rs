@@ -1,4 +1,4 @@
-//! `[http]`: what the listener serves, who may use it, and its limits; the traces that it shows.
+//! `[http]`: the listener's entry points, tokens and limits; and the traces that it shows.
 
 mod oauth;
 
@@ -23,56 +23,55 @@ use oauth::OAuthConfig;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-/// The fewest characters of a token: what is shorter can be guessed.
+/// Shortest token, in characters. A shorter one could be guessed.
 const MIN_TOKEN_CHARS: usize = 16;
 
 /// `[http]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct HttpConfig {
-    /// What is served, by path (R42): `claw` (`/claw`, `/claw/ws`), `cra` (`/v1/…`), `health` (`/healthz`, `/readyz`), `openai`
-    /// (`/openai/v1/…`), `mcp` (`/mcp`), `a2a` (`/a2a` and the
-    /// AgentCard).
+    /// The entry points, by path (R42): `claw` (`/claw`, `/claw/ws`), `cra` (`/v1/…`), `health` (`/healthz`, `/readyz`), `openai`
+    /// (`/openai/v1/…`), `mcp` (`/mcp`), `a2a` (`/a2a` and the AgentCard).
     pub(crate) doors: Vec<HttpDoor>,
-    /// Who may do what. None: everybody on this machine may do everything, and no other address is listened on.
+    /// Access tokens. Without any, every local user may do everything, and only loopback addresses are allowed.
     pub(crate) tokens: Vec<TokenConfig>,
-    /// An authorization server whose tokens are taken, too.
+    /// An authorization server whose tokens are accepted, too.
     pub(crate) oauth: Option<OAuthConfig>,
-    /// Hosts that push notifications of `/a2a` may go to. None: none are sent.
+    /// Hosts that may receive push notifications of `/a2a`. Empty: none are sent.
     pub(crate) push_hosts: Vec<HostPattern>,
-    /// TLS; without it the listener speaks plain HTTP.
+    /// TLS settings. Without them the listener uses plain HTTP.
     pub(crate) tls: Option<TlsConfig>,
-    /// Addresses beyond loopback may be listened on; tokens are then required.
+    /// The listener may use addresses other than loopback. Tokens are then required.
     pub(crate) public: bool,
-    /// Names that a `AgentHost` header may have, besides loopback's.
+    /// Allowed names in the `Host` header, besides those of loopback.
     pub(crate) hosts: Vec<String>,
-    /// Origins of browsers that may call, such as `https://console.example.com`.
+    /// Allowed browser origins, such as `https://console.example.com`.
     pub(crate) origins: Vec<String>,
-    /// Bytes of a request's body.
+    /// Largest request body, in bytes.
     pub(crate) max_body_bytes: usize,
-    /// Requests per second of one token, sustained; 0: no limit.
+    /// Sustained requests per second of one token; 0: no limit.
     pub(crate) requests_per_second: u32,
-    /// Trace streams open at the same time.
+    /// Largest number of open trace streams.
     pub(crate) max_streams: usize,
-    /// CKP sessions and sockets open at the same time.
+    /// Largest number of open CKP sessions and WebSockets.
     pub(crate) max_sessions: usize,
-    /// Connections open at the same time.
+    /// Largest number of open connections.
     pub(crate) max_connections: usize,
-    /// How long a request may take, seconds.
+    /// Time limit for a request, in seconds.
     pub(crate) deadline_seconds: u32,
-    /// How long a client may not read before its connection is cut, seconds.
+    /// Time after which a client that does not read is disconnected, in seconds.
     pub(crate) stall_seconds: u32,
 }
 
-/// `[http.tls]`: files in PEM; paths are relative to where clawk is started.
+/// `[http.tls]`: PEM files. Paths are relative to the directory in which clawk is started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TlsConfig {
-    /// The certificate, and those that it rests on.
+    /// The certificate, followed by its intermediate certificates.
     pub(crate) certificate: PathBuf,
-    /// Its private key; nobody but its owner may read the file.
+    /// The private key. Only its owner may read the file.
     pub(crate) key: PathBuf,
-    /// Authorities of clients' certificates. With it, a client without such a certificate is refused.
+    /// Certificate authorities for client certificates. If set, a client without such a certificate is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) client_authorities: Option<PathBuf>,
 }
@@ -100,15 +99,15 @@ impl TlsConfig {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TokenConfig {
-    /// Whose: sessions belong to this name.
+    /// Name of the token's owner. Sessions belong to this name.
     pub(crate) name: String,
-    /// A reference to the token's text; only its digest is kept in memory.
+    /// Reference to the token's text. Only its digest is kept in memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) secret_ref: Option<String>,
-    /// Or the token's SHA-256 in hex: then its text is nowhere here.
+    /// The token's SHA-256 in hex, as an alternative: then its text is not stored here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sha256: Option<String>,
-    /// What it may do.
+    /// The token's permissions.
     pub(crate) scopes: Vec<Scope>,
 }
 
@@ -136,11 +135,11 @@ impl Default for HttpConfig {
 }
 
 impl HttpConfig {
-    /// The server's options; secrets are looked up now. `private`: places inside the own network that the operator opens. `state`:
-    /// where it is kept what push receivers are owed.
+    /// Builds the server's options and resolves the secrets. `private`: addresses in the private network that the operator allows.
+    /// `state`: where undelivered push notifications are stored.
     ///
     /// # Errors
-    /// A token has no value, two, or a weak one; two tokens have one name.
+    /// A token has no value, two values, or a weak one; or two tokens have the same name.
     pub(crate) fn options(
         &self,
         secrets: &SecretResolver,
@@ -175,10 +174,10 @@ impl HttpConfig {
         })
     }
 
-    /// The tokens; their secrets are looked up now.
+    /// Returns the tokens and resolves their secrets.
     ///
     /// # Errors
-    /// A token has no value, two, or a weak one; two tokens have one name.
+    /// A token has no value, two values, or a weak one; or two tokens have the same name.
     pub(crate) fn tokens(&self, secrets: &SecretResolver) -> Result<Vec<Token>> {
         let mut tokens: Vec<Token> = Vec::new();
         for given in &self.tokens {
@@ -221,7 +220,7 @@ fn token(given: &TokenConfig, secrets: &SecretResolver) -> Result<Token> {
 /// Binds the API to an address.
 ///
 /// # Errors
-/// It may not be, or can't be, listened on.
+/// The address is not allowed, or can't be bound.
 pub(crate) async fn bind(
     address: SocketAddr,
     (config, private): (&HttpConfig, &[HostPattern]),
@@ -235,7 +234,7 @@ pub(crate) async fn bind(
     Ok(HttpListener::bind(address, options, host, traces, clock).await?)
 }
 
-/// Reads the traces of this state.
+/// Returns a reader for the traces of this state.
 pub(crate) fn traces(state: &StateDir) -> Arc<dyn TraceReader> {
     Arc::new(StateTraces(state.clone()))
 }

@@ -1,5 +1,5 @@
-//! The keeper of a state directory while an agent runs: signs the journal from time to time and at an orderly end, carries the
-//! signed heads to a second place, and lets contents expire.
+//! The keeper of a state directory while an agent runs: signs the journal regularly and at a normal end, copies the signed heads to
+//! a second place, and deletes expired contents.
 
 mod places;
 #[cfg(test)]
@@ -24,29 +24,29 @@ use places::{HeadFile, HeadWebhook};
 use crate::audit::Audit;
 use crate::compose::telemetry::Exporter;
 
-/// How long it lets more come before it looks at what was written.
+/// Time to collect further writes before the journal is examined.
 const LOOK: Duration = Duration::from_millis(250);
-/// How soon a head that could not be signed is tried again.
+/// Delay before a failed signature is tried again.
 const RETRY: Duration = Duration::from_secs(1);
-/// How often contents are let expire.
+/// Interval between two deletions of expired contents.
 const EXPIRY: Duration = Duration::from_secs(3600);
-/// How long the end of a run waits for the last head and its delivery.
+/// Time limit at the end of a run for the last signature and its delivery.
 const LAST: Duration = Duration::from_secs(5);
 const DAY_MS: i64 = 86_400_000;
-/// Events that a start folds again to hold its projections against them; a few milliseconds' work for each thousand.
+/// Number of events that a start replays to check its projections. A thousand events take a few milliseconds.
 const NEWEST_EVENTS: u64 = 10_000;
 
 /// `[checkpoints]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct CheckpointsConfig {
-    /// After so many events; 0: by time alone.
+    /// Number of events after which the journal is signed; 0: only by time.
     pub(crate) every_events: u64,
-    /// After so many seconds in which something came; 0: by events alone.
+    /// Number of seconds after which new events are signed; 0: only by number.
     pub(crate) every_seconds: u64,
-    /// A second place: heads are appended to this file. Relative to the configuration's folder.
+    /// A second place: a file to which signed heads are appended. Relative to the configuration's folder.
     pub(crate) file: Option<PathBuf>,
-    /// A second place: heads are posted there.
+    /// A second place: a URL to which signed heads are posted.
     pub(crate) webhook: Option<String>,
 }
 
@@ -65,18 +65,18 @@ impl Default for CheckpointsConfig {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Retention {
-    /// Contents that only events older than so many days refer to are erased; 0: never.
+    /// Age in days after which contents are deleted, if no newer event refers to them; 0: never.
     pub(crate) retained_days: u32,
 }
 
-/// Works beside an agent until [`Self::close`].
+/// Runs beside an agent until [`Self::close`].
 #[derive(Debug)]
 pub(crate) struct StateKeeper {
     over: CancellationToken,
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// What its tasks share.
+/// Data shared by the keeper's tasks.
 #[derive(Debug)]
 struct StateKeeperShared {
     state: StateDir,
@@ -88,22 +88,23 @@ struct StateKeeperShared {
 }
 
 impl StateKeeper {
-    /// Refuses a journal that is not the one that was signed; before [`Self::start`].
+    /// Checks the journal against its signatures; called before [`Self::start`].
     ///
     /// # Errors
-    /// The key, the heads, the journal and the tables beside it don't fit each other.
+    /// The key, the signed heads, the journal and the tables beside it do not match.
     pub(crate) fn check(state: &StateDir) -> Result<()> {
-        // A fresh state has nothing to be held against: its key is made with the first head, not before the first answer.
+        // A new state has nothing to compare. Its key is made with the first signature, so that the first answer need not wait for
+        // it.
         if state.is_signed()? {
             state.check_heads(&state.signer()?.public())?;
         }
         sound(state)
     }
 
-    /// Begins.
+    /// Starts the keeper's tasks.
     ///
     /// # Errors
-    /// The second place does not fit the journal; the webhook's address is none.
+    /// The second place does not match the journal, or the webhook's address is not valid.
     pub(crate) fn start(
         state: &StateDir,
         checkpoints: &CheckpointsConfig,
@@ -139,14 +140,14 @@ impl StateKeeper {
         Ok(Self { over, tasks })
     }
 
-    /// Keeps audits going, too.
+    /// Adds audits, which the keeper also runs.
     pub(crate) fn also(&mut self, audits: Vec<Audit>) {
         let over = &self.over;
         self.tasks
             .extend(audits.into_iter().map(|audit| spawn(audit.serve(over.clone()))));
     }
 
-    /// Keeps telemetry going, too.
+    /// Adds telemetry exporters, which the keeper also runs.
     pub(crate) fn telling(&mut self, exporters: Vec<Exporter>) {
         let over = &self.over;
         self.tasks.extend(
@@ -156,7 +157,7 @@ impl StateKeeper {
         );
     }
 
-    /// Signs what is there and carries it out once more; for a bounded time. The agent has ended before.
+    /// Signs and copies the journal a last time, within a time limit. The agent must have ended.
     pub(crate) async fn close(self) {
         self.over.cancel();
         let all = futures_of(self.tasks);
@@ -166,17 +167,18 @@ impl StateKeeper {
     }
 }
 
-/// Until something was written, and what came right behind it: a busy journal wakes nobody for each commit.
+/// Waits until something is written, and a short time for further writes, so that a busy journal does not wake the task for each
+/// commit.
 pub(crate) async fn written(commits: &mut watch::Receiver<u64>) {
     if commits.changed().await.is_err() {
-        // The journal is closed; the token says when to end.
+        // The journal is closed; the cancellation token ends the wait.
         std::future::pending::<()>().await;
     }
     tokio::time::sleep(LOOK).await;
     commits.mark_unchanged();
 }
 
-/// Until a point of time; for ever where there is none.
+/// Waits until an instant; forever if there is none.
 async fn at(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,
@@ -184,8 +186,8 @@ async fn at(due: Option<Instant>) {
     }
 }
 
-/// Whether what is kept beside the journal is what its newest events tell: a start must not repeat, forget or spend anew what
-/// somebody took out. All of it, whatever its age: `clawk trace verify`.
+/// Checks that the tables beside the journal match its newest events. Otherwise a start could repeat, forget or spend again what an
+/// attacker removed. `clawk trace verify` checks all events.
 fn sound(state: &StateDir) -> Result<()> {
     let differs = state.projections(Some(NEWEST_EVENTS))?;
     let Some(first) = differs.first() else {
@@ -215,10 +217,10 @@ fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
 }
 
 impl StateKeeperShared {
-    /// Signs whenever it is due, and once at the end.
+    /// Signs whenever a signature is due, and once at the end.
     async fn sign(self: Arc<Self>, over: CancellationToken) {
         let mut signer = None;
-        // Whatever an earlier run left unsigned counts as due.
+        // Events that an earlier run did not sign are due at once.
         let (mut signed, mut last, mut behind) = (0, Instant::now(), true);
         let CheckpointsConfig {
             every_events,
@@ -228,7 +230,7 @@ impl StateKeeperShared {
         let mut commits = self.state.watch();
         let (mut new, mut failed) = (0, false);
         loop {
-            // Asleep until something is written, or what is written has waited long enough.
+            // Sleep until something is written, or until an unsigned event is old enough.
             let waits = every_seconds > 0 && (new > 0 || behind);
             let due = match failed {
                 true => Some(last + RETRY),
@@ -276,13 +278,13 @@ impl StateKeeperShared {
         Ok(())
     }
 
-    /// Lets contents expire now and every hour.
+    /// Deletes expired contents now and every hour.
     async fn expire(self: Arc<Self>, over: CancellationToken) {
         let days = i64::from(self.retention.retained_days);
         loop {
             let before = self.clock.now().plus_millis(-days.saturating_mul(DAY_MS));
             let reason = format!("kept for {days} days");
-            // Of several hosts, one does it.
+            // If several hosts share the state, only the leader does this.
             while kept::sharing(&self.state).leads {
                 match self
                     .state

@@ -33,12 +33,12 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
-/// Exit code when nobody reads the output to its end, as of a program that SIGPIPE ends.
+/// Exit code if the reader of the output closed the pipe, the same as for a program that SIGPIPE ends.
 const CLOSED_PIPE: u8 = 141;
 
 fn main() -> ExitCode {
     limit_core_dumps();
-    // Before any thread, file or signal handler: this process may be about to become a sandboxed tool.
+    // This comes before any thread, file or signal handler, because this process may become a sandboxed tool.
     let mut words = std::env::args_os().skip(1);
     match words.next().as_deref().and_then(OsStr::to_str) {
         Some("__sandbox") => return clawk_sandbox::child::main(),
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         });
     }
     hide_memory();
-    // Usage errors end here with 2, `--help` and `--version` with 0.
+    // Usage errors end the process here with 2, `--help` and `--version` with 0.
     let matches = cli::CommandLine::command().get_matches();
     let json = refusal::is_wanted(&matches);
     let cli = cli::CommandLine::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
@@ -80,8 +80,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Keys are in the memory of this process and of all that it starts: no dump of it is written. One byte and not zero, because only at
-/// exactly this limit the kernel starts no handler of core dumps either (`core_pattern` with a `|`).
+/// Disables core dumps, because keys are in the memory of this process and its children. The limit is one byte, not zero: only with
+/// this value the kernel also starts no core dump handler (`core_pattern` with a `|`).
 fn limit_core_dumps() {
     let least = Rlimit {
         current: Some(1),
@@ -93,13 +93,14 @@ fn limit_core_dumps() {
     }
 }
 
-/// No dump, whatever the limits say, and no other process of this user reads the memory of this one. Not for the supervisors of boxes:
-/// an ordinary user's box needs its own files in `/proc`.
+/// Forbids dumps, whatever the limits are, and access of the same user's other processes to this one's memory. Not used for box
+/// supervisors, because an unprivileged user's box needs its own files in `/proc`.
 fn hide_memory() {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable); // silent-ok: the kernel has no reason to refuse
 }
 
-/// The soft limit is for programs that use `select`; an agent's boxes, connections and files go beyond it. Tools have their own.
+/// Raises the limit of open files. The default suits programs that use `select`; an agent's boxes, connections and files need more.
+/// Tools have their own limit.
 fn as_many_descriptors_as_allowed() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -109,7 +110,7 @@ fn as_many_descriptors_as_allowed() {
     let _ = setrlimit(Resource::Nofile, raised); // silent-ok: then it stays as it is
 }
 
-/// `clawk serve` with doors other than standard streams: its standard error is a log that somebody keeps.
+/// Returns whether this is `clawk serve` with entry points other than standard streams. Its standard error is then a log file.
 fn is_served(matches: &clap::ArgMatches) -> bool {
     let Some(serve) = matches.subcommand_matches("serve") else {
         return false;
@@ -118,8 +119,8 @@ fn is_served(matches: &clap::ArgMatches) -> bool {
     !on("stdio") && !on("mcp")
 }
 
-/// Logs go to standard error, none unless asked: `-v` info, `-vv` debug, `-vvv` trace of our crates; `RUST_LOG` for more. A host
-/// tells who runs it, unasked, what keeps its tools away.
+/// Sets up logs on standard error: none by default, `-v` info, `-vv` debug, `-vvv` trace of clawk's crates; `RUST_LOG` for more. A
+/// served host always logs why tools are unavailable.
 fn log(verbose: u8, served: bool) {
     let asked = clawk_secrets::env::non_empty("RUST_LOG");
     let level = ["error", "info", "debug", "trace"]
@@ -142,7 +143,7 @@ fn log(verbose: u8, served: bool) {
         .init();
 }
 
-/// What went wrong, what caused it, and so on down.
+/// Prints the error and its chain of causes.
 fn report(error: &anyhow::Error) {
     let paint = out::TerminalStyle::stderr();
     out::notes(&format!(
@@ -153,7 +154,7 @@ fn report(error: &anyhow::Error) {
     let mut said = error.to_string();
     for cause in error.chain().skip(1) {
         let text = cause.to_string();
-        // An error that already quotes its cause needs no second line for it.
+        // Skip a cause whose text the error already contains.
         if !said.contains(&text) {
             out::notes(&format!("  because: {}", out::block(&text)));
         }
@@ -161,7 +162,8 @@ fn report(error: &anyhow::Error) {
     }
 }
 
-/// `clawk trace show … | head` needs no message. It is no success either: what was checked may be bad, and nobody read so.
+/// Returns whether the error is a closed pipe, as in `clawk trace show … | head`. It needs no message. It is not a success, because
+/// the reader may have missed a negative result.
 fn closed_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause

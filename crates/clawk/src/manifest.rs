@@ -1,4 +1,4 @@
-//! Reading a manifest for a verb that needs a valid one, and what its policies have to say about themselves.
+//! Reads the manifest for commands that need a valid one, and checks its policies.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ use crate::out::{self, TerminalStyle};
 use crate::refusal::DetailedRefusal;
 use crate::unapplied;
 
-/// How a manifest is named on the command line: its file, or the folder that has a `claw.yaml`.
+/// Parses a manifest argument: a file, or a folder with a `claw.yaml`.
 pub(crate) fn named() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
     clap::builder::PathBufValueParser::new().map(|path: PathBuf| {
         let inside = path.join("claw.yaml");
@@ -30,10 +30,10 @@ pub(crate) fn named() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
     })
 }
 
-/// The manifest of an agent that is to start, what was read for it, and where to read of its warnings, if it has any.
+/// Reads the manifest of an agent that will start. Returns the manifest, its source files, and where its warnings can be read.
 ///
 /// # Errors
-/// It is invalid: every finding has been shown on standard error. Or a policy file fails the tests beside it.
+/// The manifest is not valid (all findings are printed on standard error), or a policy file fails its tests.
 pub(crate) fn read(path: &Path, config: &Config) -> Result<(Manifest, SourceFiles, Option<String>)> {
     let (manifest, loaded) = look(path, config)?;
     if let Some(refusal) = companion::refusal(&companion::of_manifest(&loaded)?) {
@@ -56,10 +56,10 @@ pub(crate) fn read(path: &Path, config: &Config) -> Result<(Manifest, SourceFile
     Ok((manifest, loaded.sources, warning))
 }
 
-/// The manifest as it is, for verbs that start nothing.
+/// Reads the manifest for commands that start nothing.
 ///
 /// # Errors
-/// It is invalid; every finding has been shown on standard error.
+/// The manifest is not valid. All findings are printed on standard error.
 pub(crate) fn look(path: &Path, config: &Config) -> Result<(Manifest, LoadedDocument)> {
     let mut loaded = load(path, &options(config));
     match loaded.manifest.take() {
@@ -68,10 +68,10 @@ pub(crate) fn look(path: &Path, config: &Config) -> Result<(Manifest, LoadedDocu
     }
 }
 
-/// The Sandbox of a file that holds nothing else; `None`: it is of another kind.
+/// Reads the Sandbox of a file that contains only that; `None`: the file has another kind.
 ///
 /// # Errors
-/// As [`look`].
+/// The errors of [`look`].
 pub(crate) fn sandbox(path: &Path, config: &Config) -> Result<Option<Sandbox>> {
     let (loaded, found) = clawk_manifest::sandbox(path, &options(config));
     match found {
@@ -89,7 +89,7 @@ pub(crate) fn options(config: &Config) -> LoadOptions {
     }
 }
 
-/// Shows every finding, and is the error.
+/// Prints every finding and returns the error.
 fn shown(path: &Path, loaded: &LoadedDocument) -> anyhow::Error {
     out::notes(
         render(
@@ -110,7 +110,7 @@ fn shown(path: &Path, loaded: &LoadedDocument) -> anyhow::Error {
     DetailedRefusal::new(message, of.filter(|found| found.severity == Severity::Error)).into()
 }
 
-/// What the engine says about the rules: shadowed ones, conditions that nothing understands.
+/// Returns the policy engine's findings: shadowed rules, and conditions that it does not know.
 pub(crate) fn about_rules(policies: &[Policy], sources: &SourceFiles) -> Vec<Diagnostic> {
     let engine = match Engine::compile(policies) {
         Ok(engine) => engine,
@@ -132,7 +132,7 @@ pub(crate) fn about_rules(policies: &[Policy], sources: &SourceFiles) -> Vec<Dia
     engine.warnings().iter().map(finding).collect()
 }
 
-/// With the line of the rule's `id`, where the files have just one rule of that id.
+/// Adds the line of the rule's `id`, if exactly one rule in the files has this id.
 fn placed(mut finding: Diagnostic, rule_id: &str, sources: &SourceFiles) -> Diagnostic {
     let mut found = None;
     for file in sources.files() {
@@ -158,7 +158,7 @@ fn placed(mut finding: Diagnostic, rule_id: &str, sources: &SourceFiles) -> Diag
     finding
 }
 
-/// Where a line says `id: RULE`, quoted or not: the byte at which the id begins.
+/// Finds `id: RULE` in a line, quoted or not. Returns the byte offset of the id.
 fn id_in(line: &str, rule_id: &str) -> Option<usize> {
     let key = line.find("id:").filter(|_| !rule_id.is_empty())?;
     let before = line.get(..key)?;

@@ -1,4 +1,4 @@
-//! Standard output carries what was asked for, standard error the rest. Text from outside is made harmless first.
+//! Standard output carries results, standard error everything else. Text from outside is sanitized before it is printed.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -35,14 +35,14 @@ pub(crate) fn lines(text: &str) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// A piece of text on standard output, as it is, seen at once.
+/// Prints a piece of text on standard output, unchanged and without buffering.
 pub(crate) fn piece(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
 }
 
-/// One JSON document on standard output, with line breaks.
+/// Prints one JSON document on standard output, with line breaks.
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     Ok(lines(&serde_json::to_string_pretty(value)?)?)
 }
@@ -59,8 +59,8 @@ pub(crate) fn notes(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", own_colours(text));
 }
 
-/// The text without anything that steers a terminal but colours and weights: paths and names are
-/// quoted in many lines, and any of them may come from a cloned folder.
+/// Removes all terminal control sequences except colours and weights. Lines quote paths and names, which may come from a cloned
+/// folder.
 fn own_colours(text: &str) -> Cow<'_, str> {
     if !text.contains(steers) {
         return Cow::Borrowed(text);
@@ -75,7 +75,7 @@ fn own_colours(text: &str) -> Cow<'_, str> {
     Cow::Owned(clean)
 }
 
-/// Whether what stands behind an escape character sets colours and weights, and hides nothing.
+/// Returns whether the text after an escape character only sets colours or weights, and hides nothing.
 fn colours(piece: &str) -> bool {
     const HIDDEN: &str = "8";
     let codes = piece.strip_prefix('[').and_then(|rest| rest.split_once('m'));
@@ -83,39 +83,39 @@ fn colours(piece: &str) -> bool {
     codes.is_some_and(|(codes, _)| codes.split(';').all(|code| digits(code) && code != HIDDEN))
 }
 
-/// Colours and weights, or nothing where they are not wanted.
+/// Writes colours and weights, or nothing if they are not wanted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TerminalStyle {
     on: bool,
 }
 
 impl TerminalStyle {
-    /// For standard output: see [`TerminalStyle::wanted`].
+    /// Returns the style for standard output: see [`TerminalStyle::wanted`].
     pub(crate) fn stdout() -> Self {
         Self {
             on: Self::wanted(io::stdout().is_terminal()),
         }
     }
 
-    /// For standard error: see [`TerminalStyle::wanted`].
+    /// Returns the style for standard error: see [`TerminalStyle::wanted`].
     pub(crate) fn stderr() -> Self {
         Self {
             on: Self::wanted(io::stderr().is_terminal()),
         }
     }
 
-    /// Colours are wanted.
+    /// Returns whether colours are on.
     pub(crate) const fn is_on(self) -> bool {
         self.on
     }
 
-    /// As told; for tests.
+    /// Returns a fixed style, for tests.
     #[cfg(test)]
     pub(crate) const fn forced(on: bool) -> Self {
         Self { on }
     }
 
-    /// `NO_COLOR` says no, `CLICOLOR_FORCE` says yes, else a terminal that is not dumb.
+    /// Decides on colours: off with `NO_COLOR`, on with `CLICOLOR_FORCE`, else on for a terminal that is not `dumb`.
     fn wanted(terminal: bool) -> bool {
         if env::non_empty("NO_COLOR").is_some() {
             return false;
@@ -134,48 +134,48 @@ impl TerminalStyle {
         }
     }
 
-    /// Heavier.
+    /// Bold text.
     pub(crate) fn bold(self, text: &str) -> String {
         self.wrap("1", text)
     }
 
-    /// Less important.
+    /// Dim text, for less important parts.
     pub(crate) fn dim(self, text: &str) -> String {
         self.wrap("2", text)
     }
 
-    /// Slanted.
+    /// Italic text.
     pub(crate) fn italic(self, text: &str) -> String {
         self.wrap("3", text)
     }
 
-    /// Bad, or removed.
+    /// Red text, for failures and removed parts.
     pub(crate) fn red(self, text: &str) -> String {
         self.wrap("31", text)
     }
 
-    /// Good, or added.
+    /// Green text, for success and added parts.
     pub(crate) fn green(self, text: &str) -> String {
         self.wrap("32", text)
     }
 
-    /// Needs a look.
+    /// Yellow text, for warnings.
     pub(crate) fn yellow(self, text: &str) -> String {
         self.wrap("33", text)
     }
 
-    /// Names and code.
+    /// Cyan text, for names and code.
     pub(crate) fn cyan(self, text: &str) -> String {
         self.wrap("36", text)
     }
 }
 
-/// Text from outside as one line: what steers a terminal, changes the direction of writing or ends a line is shown as a mark. No text
-/// from outside can begin a line of ours.
+/// Text from outside as one line. Terminal control characters, changes of the writing direction and line ends are replaced by
+/// marks, so that such text can't begin a new line of output.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct OneLine(String);
 
-/// Text from outside that may have several lines, for places where nothing else stands beside it.
+/// Text from outside that may have several lines. Use it only where no other output is on the same lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SanitizedBlock(String);
 
@@ -227,7 +227,7 @@ const LINE_END_TEXT: &str = "⏎";
 /// Stands for a line end in one line.
 const LINE_END: char = '⏎';
 
-/// The text as one line.
+/// Returns the text as one sanitized line.
 pub(crate) fn one_line(text: &str) -> OneLine {
     let text = text.replace("\r\n", "\n");
     let shown = |c: char| match c {
@@ -238,7 +238,7 @@ pub(crate) fn one_line(text: &str) -> OneLine {
     OneLine(text.chars().map(shown).collect())
 }
 
-/// The text with its lines.
+/// Returns the sanitized text with its lines.
 pub(crate) fn block(text: &str) -> SanitizedBlock {
     SanitizedBlock(unsteered(text))
 }
@@ -269,7 +269,7 @@ macro_rules! shown {
 shown!(OneLine);
 shown!(SanitizedBlock);
 
-/// Standard error for logs: each event is written at once and stays one line, whatever its values hold.
+/// Writer of logs to standard error. Each event is written at once and remains one line, whatever its values contain.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LogLines;
 
@@ -286,7 +286,7 @@ impl Write for LogLines {
     }
 }
 
-/// Control characters but line ends and tabs, and marks that change the direction of writing, become `·`.
+/// Replaces control characters, except line ends and tabs, and marks that change the writing direction, by `·`.
 fn unsteered(text: &str) -> String {
     text.replace("\r\n", "\n")
         .chars()
@@ -300,7 +300,7 @@ fn steers(c: char) -> bool {
     (c.is_control() && c != '\n' && c != '\t') || direction
 }
 
-/// At most `width` characters of one line, with an ellipsis where it was cut.
+/// Returns one line of at most `width` characters. A cut line ends with an ellipsis.
 pub(crate) fn clipped(text: &str, width: usize) -> String {
     let one_line = unsteered(text).replace(['\n', '\t'], " ");
     if one_line.chars().count() <= width {

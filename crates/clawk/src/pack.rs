@@ -1,4 +1,4 @@
-//! A pack: an Atlas's folder as one file, the same bytes wherever and whenever it is made, every part with its digest.
+//! A pack: an Atlas's folder as one file. The same folder always gives the same bytes, and every part has its digest.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,24 +13,24 @@ use clawk_trace::chain::digest_of;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Bytes of a pack: a manifest and its context, as JSON text at worst.
+/// Largest pack, in bytes: a manifest and its context, with the overhead of JSON text.
 const PACK_BYTES: u64 = 128 << 20;
-/// What a pack begins with, so that one is known without being read.
+/// First bytes of a pack, by which it is recognised.
 const BEGIN: &[u8] = b"{\"clawk_atlas_pack\":1,";
 
-/// A pack as it is written: members in order, one line.
+/// A pack as it is written: one line, with members in a fixed order.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AtlasPack {
     clawk_atlas_pack: u8,
-    /// Over the digests and names of all parts.
+    /// Digest over the digests and names of all parts.
     pub(crate) digest: String,
     /// Context files, by their paths in the manifest.
     pub(crate) files: BTreeMap<String, AtlasPackPart>,
     manifest: AtlasPackPart,
 }
 
-/// A text and its SHA-256.
+/// A text and its SHA-256 digest.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AtlasPackPart {
@@ -51,7 +51,7 @@ impl AtlasPackPart {
     }
 }
 
-/// One line per part: digest, two blanks, name; the manifest first.
+/// Returns one line per part, the manifest first: digest, two blanks, name.
 fn whole(manifest: &AtlasPackPart, files: &BTreeMap<String, AtlasPackPart>) -> String {
     let mut list = format!("{}  atlas.json\n", manifest.sha256);
     for (name, part) in files {
@@ -63,7 +63,7 @@ fn whole(manifest: &AtlasPackPart, files: &BTreeMap<String, AtlasPackPart>) -> S
 /// Packs a folder that holds a valid Atlas.
 ///
 /// # Errors
-/// It is not valid, or can't be read.
+/// The Atlas is not valid, or can't be read.
 pub(crate) fn make(folder: &Path) -> Result<(Atlas, AtlasPack)> {
     let atlas = load::load(folder)?;
     let root = if folder.is_dir() {
@@ -82,7 +82,7 @@ pub(crate) fn make(folder: &Path) -> Result<(Atlas, AtlasPack)> {
         .flatten();
     let mut files = BTreeMap::new();
     for name in names.filter_map(Value::as_str) {
-        // Loading has refused every path that leads out; a file that is not there yields no context, packed or not.
+        // Loading has already refused every path outside the folder. A missing file gives no context, packed or not.
         let place = [root.join(name), root.join("context").join(name)]
             .into_iter()
             .find(|path| path.is_file());
@@ -99,7 +99,7 @@ pub(crate) fn make(folder: &Path) -> Result<(Atlas, AtlasPack)> {
         files,
         manifest,
     };
-    // What was packed is what was checked.
+    // Check the packed text, so that the checked bytes are the written bytes.
     let packed = pack.atlas()?;
     if packed.id != atlas.id || packed.version != atlas.version {
         bail!("`{}` was changed while it was packed", root.display());
@@ -108,14 +108,17 @@ pub(crate) fn make(folder: &Path) -> Result<(Atlas, AtlasPack)> {
 }
 
 impl AtlasPack {
-    /// The file's bytes.
+    /// Returns the file's bytes.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>> {
         let mut bytes = serde_json::to_vec(self)?;
         bytes.push(b'\n');
         Ok(bytes)
     }
 
-    /// The Atlas in it, when every digest holds.
+    /// Returns the Atlas in the pack.
+    ///
+    /// # Errors
+    /// A digest does not match.
     fn atlas(&self) -> Result<Atlas> {
         let parts = self.files.values().chain([&self.manifest]);
         if self.clawk_atlas_pack != 1 || !parts.into_iter().all(AtlasPackPart::holds) {
@@ -140,7 +143,7 @@ impl AtlasPack {
 /// Loads an Atlas from a folder, an `atlas.json`, or a pack.
 ///
 /// # Errors
-/// Not readable, not valid, or a digest does not hold.
+/// The Atlas can't be read or is not valid, or a digest does not match.
 pub(crate) fn load(path: &Path) -> Result<Atlas> {
     if !is_pack(path) {
         return Ok(load::load(path)?);
@@ -155,7 +158,7 @@ pub(crate) fn load(path: &Path) -> Result<Atlas> {
     pack.atlas().with_context(|| format!("`{}`", path.display()))
 }
 
-/// Whether a file says that it is a pack.
+/// Returns whether the file begins like a pack.
 pub(crate) fn is_pack(path: &Path) -> bool {
     let mut begin = [0u8; BEGIN.len()];
     path.is_file()
@@ -163,7 +166,7 @@ pub(crate) fn is_pack(path: &Path) -> bool {
         && begin.as_slice() == BEGIN
 }
 
-/// As [`fn@load`], for callers that show a [`LoadError`]'s faults one by one.
+/// Like [`fn@load`], for callers that print the faults of a [`LoadError`] one by one.
 pub(crate) fn faults(path: &Path) -> Result<Result<Atlas, LoadError>> {
     if is_pack(path) {
         load(path).map(Ok)

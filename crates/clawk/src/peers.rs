@@ -1,4 +1,5 @@
-//! `[peers]` and `[swarm]` of `clawk.toml`: who the members of a swarm are that work elsewhere, and what carries their tasks.
+//! `[peers]` and `[swarm]` of `clawk.toml`: the swarm members on other hosts or in other processes, and the bus that carries their
+//! tasks.
 
 mod binding;
 
@@ -32,21 +33,22 @@ use crate::config::{Config, QueueDoor};
 
 pub(crate) use binding::{ANY, MemberBinding, binding};
 
-/// Below the state directory: the states of peers that this host starts.
+/// Folder in the state directory: the states of peers that this host starts.
 const STATES: &str = "peers";
-/// Below the state directory: what report tokens are made of.
+/// File in the state directory: the key of report tokens.
 const KEY: &str = "keys/swarm";
-/// Below the state directory: the bus of `sqlite-wal`.
+/// File in the state directory: the bus of `sqlite-wal`.
 const BUS: &str = "swarm.db";
 
-/// `[swarm]`: what the manifest does not say.
+/// `[swarm]`: swarm settings that the manifest does not have.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct SwarmConfig {
-    /// The bus: `nats://…` or `redis://…` by the Swarm's `backend`; a file's path with `sqlite-wal`, relative to the file's folder.
+    /// Address of the bus: `nats://…` or `redis://…`, by the Swarm's `backend`. With `sqlite-wal` a file's path, relative to the
+    /// configuration's folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) url: Option<String>,
-    /// Identities whose tasks this host takes out of the bus; absent: all.
+    /// Identities whose tasks this host takes from the bus; absent: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) serve: Option<Vec<String>>,
     /// See [`LocalLimits`].
@@ -56,7 +58,7 @@ pub(crate) struct SwarmConfig {
 }
 
 impl SwarmConfig {
-    /// The limits.
+    /// Returns the local limits.
     pub(crate) fn local(&self) -> LocalLimits {
         let usual = LocalLimits::default();
         LocalLimits {
@@ -67,44 +69,44 @@ impl SwarmConfig {
     }
 }
 
-/// `[peers.NAME]`: an identity that is not the Claw's own. Exactly one of the first six keys stands in it.
+/// `[peers.NAME]`: an identity other than the Claw's own. Exactly one of the first six keys is set.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct PeerConfig {
-    /// An Identity document: a member in this process. Relative to the file's folder, as are all paths here.
+    /// An Identity document: the member runs in this process. Relative to the configuration's folder, as all paths here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) identity: Option<PathBuf>,
-    /// Another manifest, started by this host as a process of its own.
+    /// Another manifest. This host starts it as a separate process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) manifest: Option<PathBuf>,
-    /// Any CKP agent on its standard streams, started by this host.
+    /// Command of a CKP agent that uses its standard streams. This host starts it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) command: Option<Vec<String>>,
-    /// Any CKP agent elsewhere: `http://`, `https://`, `ws://` or `wss://`.
+    /// Address of a remote CKP agent: `http://`, `https://`, `ws://` or `wss://`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) url: Option<String>,
-    /// An agent of the A2A protocol elsewhere: the address below which its card is.
+    /// Base address of a remote A2A agent, under which its card is found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) a2a: Option<String>,
-    /// A CKP agent behind its queues: `nats://HOST:PORT` or `redis://HOST:PORT`, and `#SWARM/AGENT` where its names differ.
+    /// A CKP agent behind queues: `nats://HOST:PORT` or `redis://HOST:PORT`, with `#SWARM/AGENT` if its names differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bus: Option<String>,
-    /// The public key that signs what it says: `ed25519:` and 64 hexadecimal digits (`clawk swarm key` prints it there). Of a member
-    /// that works by the Swarm's own bus, and of the host that gives tasks, this key stands alone.
+    /// The peer's public signing key: `ed25519:` and 64 hexadecimal digits (the peer's host prints it with `clawk swarm key`). For
+    /// a member on the Swarm's own bus, and for the host that delegates tasks, only this key is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
-    /// A reference to the token that it wants.
+    /// Reference to the token that the peer requires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<String>,
-    /// At most these tools.
+    /// The peer gets at most these tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tools: Option<Vec<String>>,
-    /// Of one try, milliseconds.
+    /// Time limit for one attempt, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) timeout_ms: Option<u64>,
 }
 
-/// One way to reach a peer.
+/// How a peer is reached.
 enum PeerAddress<'a> {
     Here,
     Manifest(&'a Path),
@@ -112,7 +114,7 @@ enum PeerAddress<'a> {
     Url(&'a str),
     A2a(&'a str),
     Bus(&'a str),
-    /// The Swarm's own bus, with a key.
+    /// Over the Swarm's own bus, with a key.
     Swarm,
 }
 
@@ -138,7 +140,7 @@ impl PeerConfig {
         }
     }
 
-    /// The key that signs what it says.
+    /// Returns the peer's public signing key.
     fn key(&self, name: &str) -> Result<Option<PublicKey>> {
         let Some(text) = &self.key else { return Ok(None) };
         let key = proof::read(text).with_context(|| {
@@ -159,7 +161,7 @@ impl PeerConfig {
         }
     }
 
-    /// The words that a start would run for it.
+    /// Returns the command that a start would run for the peer.
     pub(crate) fn words(&self) -> Option<Vec<String>> {
         let manifest = self.manifest.as_ref();
         let manifest =
@@ -168,12 +170,12 @@ impl PeerConfig {
     }
 }
 
-/// One word of a shell.
+/// Quotes one word for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// A command line of these words.
+/// Joins words to a shell command line.
 fn line(words: &[String]) -> String {
     words
         .iter()
@@ -182,7 +184,7 @@ fn line(words: &[String]) -> String {
         .join(" ")
 }
 
-/// What a blueprint knows that peers need.
+/// The parts of a resolved configuration that peers need.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PeerContext<'a> {
     pub(crate) manifest: &'a Manifest,
@@ -191,15 +193,15 @@ pub(crate) struct PeerContext<'a> {
     pub(crate) state: &'a Path,
 }
 
-/// What report tokens are made of; made once for each state directory.
+/// Returns the key of report tokens. It is made once for each state directory.
 ///
 /// # Errors
-/// It can't be read or written.
+/// The key can't be read or written.
 pub(crate) fn token_key(state: &Path) -> Result<TokenKey> {
     kept_key(state, KEY).map(TokenKey)
 }
 
-/// The key of 32 random bytes in a file of the state directory (0600), which is made where there is none.
+/// Returns a key of 32 random bytes from a file in the state directory (mode 0600). Creates the file if it is missing.
 ///
 /// # Errors
 /// The file can't be written.
@@ -236,10 +238,10 @@ pub(crate) fn kept_key(state: &Path, name: &str) -> Result<[u8; 32]> {
     Ok(key)
 }
 
-/// Everybody who is elsewhere; none: nobody is.
+/// Connects the members outside this process; `None` if there are none.
 ///
 /// # Errors
-/// A binding is not one, or the bus can't be reached.
+/// A binding is not valid, or the bus can't be reached.
 pub(crate) async fn elsewhere(place: PeerContext<'_>, key: &TokenKey) -> Result<Option<Arc<RemoteMembers>>> {
     let (mut links, mut foreign) = (BTreeMap::new(), BTreeMap::new());
     for (name, peer) in &place.config.settings.peers {
@@ -262,7 +264,7 @@ pub(crate) async fn elsewhere(place: PeerContext<'_>, key: &TokenKey) -> Result<
     })?))
 }
 
-/// Where a bus is, without the password that its address may hold.
+/// Returns a bus address without its password.
 fn place_of(kind: &BusKind) -> String {
     match kind {
         BusKind::Nats(url) | BusKind::Redis(url) => {
@@ -273,7 +275,7 @@ fn place_of(kind: &BusKind) -> String {
     }
 }
 
-/// The keys of `[peers]`, by the names of their tables.
+/// Returns the keys of `[peers]`, by table name.
 fn keys(place: PeerContext<'_>) -> Result<BTreeMap<String, PublicKey>> {
     let mut keys = BTreeMap::new();
     for (name, peer) in &place.config.settings.peers {
@@ -313,7 +315,7 @@ fn link(place: PeerContext<'_>, name: &str, peer: &PeerConfig) -> Result<Option<
             AgentAddress::Command(line(&words))
         }
         PeerAddress::Command([]) => bail!("{}: `command` names no program", about()),
-        // A foreign program gets none of this process's variables: keys are among them.
+        // A foreign program gets none of this process's variables, because they include keys.
         PeerAddress::Command(words) => AgentAddress::Command(format!("env -i {KEPT} {}", line(words))),
         PeerAddress::Url(url) => match AgentAddress::parse(url).with_context(about)? {
             target @ (AgentAddress::Http(_) | AgentAddress::WebSocket(_)) => target,
@@ -370,7 +372,7 @@ fn stranger(place: PeerContext<'_>, name: &str, peer: &PeerConfig, url: &str) ->
     })
 }
 
-/// An agent of A2A as a member.
+/// An A2A agent as a swarm member.
 #[derive(Debug)]
 struct Member(Arc<A2aAgent>);
 
@@ -381,7 +383,7 @@ impl ForeignMember for Member {
                 agent: Arc::clone(&self.0),
                 task: None,
             };
-            // An agent that could not be reached has used nothing.
+            // An agent that could not be reached has used no tokens.
             let mut unused = Some(0);
             let reached = |step: A2aStep<'_>| {
                 unused = None;
@@ -416,7 +418,7 @@ impl ForeignMember for Member {
     }
 }
 
-/// Somebody waits for a task. When this is dropped before its end, the other agent is told.
+/// A task that a caller waits for. Dropping it before the end cancels the task at the other agent.
 struct RemoteTaskGuard {
     agent: Arc<A2aAgent>,
     task: Option<String>,
@@ -431,13 +433,13 @@ impl Drop for RemoteTaskGuard {
     }
 }
 
-/// What a program of `[peers.NAME] command` sees of this process's environment, in words of the shell.
+/// The environment of a program of `[peers.NAME] command`, in shell syntax.
 const KEPT: &str = r#"PATH="$PATH" HOME="$HOME" LANG="${LANG:-C}""#;
 
-/// The URL of the server that is the bus, with its password.
+/// Returns the URL of the bus server, with its password.
 ///
 /// # Errors
-/// `[swarm] url` is not one of this back end, or its password can't be had.
+/// `[swarm] url` does not fit the back end, or its password can't be resolved.
 fn server(place: PeerContext<'_>, backend: &str, door: &QueueDoor) -> Result<Url> {
     let schemes = match backend {
         "redis" => ["redis", "rediss"],
@@ -462,7 +464,7 @@ fn server(place: PeerContext<'_>, backend: &str, door: &QueueDoor) -> Result<Url
     Ok(url)
 }
 
-/// The identities that work by the bus, and how many of each work at once.
+/// Returns the identities that work over the bus, and the concurrency limit of each.
 fn identities(place: PeerContext<'_>, plan: &Plan, bound: &dyn Fn(&str) -> bool) -> BTreeMap<String, usize> {
     let mut identities: BTreeMap<String, usize> = BTreeMap::new();
     for who in plan
@@ -485,7 +487,7 @@ fn identities(place: PeerContext<'_>, plan: &Plan, bound: &dyn Fn(&str) -> bool)
     identities
 }
 
-/// The bus of the manifest's Swarm; none: its members work in this process.
+/// Opens the bus of the manifest's Swarm; `None`: its members run in this process.
 fn bus(
     place: PeerContext<'_>,
     key: &TokenKey,
@@ -540,7 +542,7 @@ fn bus(
     let giver = keys.get(&giver).map(|key| (giver.clone(), key.clone()));
     let serve = config.serve.clone();
     let serve = serve.unwrap_or_else(|| identities.keys().cloned().collect());
-    // Its reports would be signed by this host's key, and refused.
+    // This host would sign the member's reports with its own key, and they would be refused.
     if let Some(name) = serve.iter().find(|name| keys.contains_key(*name)) {
         bail!(
             "`[peers.{name}] key` of clawk.toml says that another host works for `{name}`, and this one does, too; leave `{name}` out of `[swarm] serve`"

@@ -1,4 +1,4 @@
-//! What `--format json` prints when a verb refuses or fails: `{"valid": false, "errors": […]}`, the shape of `clawk validate`.
+//! The output of a failed command with `--format json`: `{"valid": false, "errors": […]}`, the format of `clawk validate`.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::out;
 
-/// A refusal of which more is known than its text: each fault with its place.
+/// A refusal with details: each fault and its place.
 #[derive(Debug)]
 pub(crate) struct DetailedRefusal {
     message: String,
@@ -16,7 +16,7 @@ pub(crate) struct DetailedRefusal {
 }
 
 impl DetailedRefusal {
-    /// With this text for people, and these faults.
+    /// Makes a refusal with a text for people and a list of faults.
     pub(crate) fn new<'a, F: Serialize + 'a>(
         message: String,
         faults: impl IntoIterator<Item = &'a F>,
@@ -34,7 +34,7 @@ impl fmt::Display for DetailedRefusal {
 
 impl std::error::Error for DetailedRefusal {}
 
-/// Whether the verb that was asked for prints JSON.
+/// Returns whether the requested command prints JSON.
 pub(crate) fn is_wanted(matches: &ArgMatches) -> bool {
     let mut verb = matches;
     while let Some((_, below)) = verb.subcommand() {
@@ -44,7 +44,7 @@ pub(crate) fn is_wanted(matches: &ArgMatches) -> bool {
     format.is_some_and(|mut words| words.any(|word| word == "json"))
 }
 
-/// Prints what went wrong as the one JSON document on standard output.
+/// Prints the error as the only JSON document on standard output.
 pub(crate) fn print(error: &anyhow::Error) -> anyhow::Result<()> {
     let mut errors: Vec<Value> = error
         .chain()
@@ -57,7 +57,7 @@ pub(crate) fn print(error: &anyhow::Error) -> anyhow::Result<()> {
     out::json(&json!({"valid": false, "errors": errors}))
 }
 
-/// The error and its causes, each said once.
+/// Returns the error and its causes, each once.
 fn text(error: &anyhow::Error) -> String {
     let mut said = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

@@ -1,4 +1,4 @@
-//! Where an agent's state lies (DESIGN §4), and whose it is.
+//! Finds an agent's state directory (DESIGN §4) and its owner.
 
 pub(crate) mod kept;
 pub(crate) mod moving;
@@ -19,7 +19,7 @@ use clawk_kernel::witness::digest_of;
 use clawk_proto::Digest;
 use clawk_secrets::env;
 
-/// The file of a default state directory that names the manifest which it belongs to.
+/// File in a default state directory that names the manifest it belongs to.
 const OWNER: &str = "manifest";
 
 /// Which state directory a verb looks at.
@@ -35,10 +35,10 @@ pub(crate) struct StateSelector {
 }
 
 impl StateSelector {
-    /// The directory; it exists.
+    /// Returns the existing directory.
     ///
     /// # Errors
-    /// There is none, or more than one to choose from.
+    /// There is none, or there are several candidates.
     pub(crate) fn dir(&self) -> Result<PathBuf> {
         if let Some(dir) = &self.state {
             if let Some(url) = server::url_of(dir) {
@@ -51,7 +51,7 @@ impl StateSelector {
             return existing(home.join(agent));
         }
         let mut agents = Vec::new();
-        // silent-ok: no folder of states means that there is no state
+        // silent-ok: without the folder of states there is no state
         for entry in fs::read_dir(&home).into_iter().flatten().flatten() {
             if entry.path().is_dir() {
                 agents.push(entry.file_name().to_string_lossy().into_owned());
@@ -72,7 +72,7 @@ impl StateSelector {
     }
 }
 
-/// The text of a content; `None` where there is none, or it was erased.
+/// Returns the text of a content; `None` if there is none or it was erased.
 ///
 /// # Errors
 /// The state can't be read.
@@ -94,7 +94,7 @@ fn existing(dir: PathBuf) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// The folder that holds every agent's default state: `$XDG_STATE_HOME/clawk`.
+/// Returns the folder of all default states: `$XDG_STATE_HOME/clawk`.
 pub(crate) fn home() -> Result<PathBuf> {
     let base = match env::path("XDG_STATE_HOME").filter(|path| path.is_absolute()) {
         Some(base) => base,
@@ -105,22 +105,22 @@ pub(crate) fn home() -> Result<PathBuf> {
     Ok(base.join("clawk"))
 }
 
-/// Where an agent's manifest comes from. Two agents of one name are one agent only if this is the same.
+/// The source of a manifest. Two agents with the same name are the same agent only if this is equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// A file, by its resolved path.
+    /// A file, as a resolved path.
     File(PathBuf),
-    /// A client brought it; the digest of what it says.
+    /// A client's manifest, as the digest of its text.
     Wire(Digest),
-    /// Atlases alone.
+    /// No manifest, only Atlases.
     Atlases,
 }
 
 impl Origin {
-    /// Of a manifest's file.
+    /// Makes the origin of a manifest file.
     ///
     /// # Errors
-    /// Its path can't be resolved.
+    /// The path can't be resolved.
     pub(crate) fn of_file(path: &Path) -> Result<Self> {
         let real = path.canonicalize();
         Ok(Self::File(real.with_context(|| {
@@ -128,7 +128,8 @@ impl Origin {
         })?))
     }
 
-    /// What a default state directory is kept for. Manifests that clients bring change from one start to the next.
+    /// Returns the owner's name for a default state directory. A client's manifest may change between starts, so its digest is not
+    /// part of it.
     fn owner(&self) -> OsString {
         match self {
             Self::File(path) => path.clone().into_os_string(),
@@ -148,34 +149,34 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Where the state of an agent is wanted.
+/// The inputs for finding an agent's state.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StateLookup<'a> {
-    /// `--state`.
+    /// The `--state` flag.
     pub(crate) flag: Option<&'a Path>,
-    /// `state` of `clawk.toml`.
+    /// The `state` key of `clawk.toml`.
     pub(crate) configured: Option<&'a Path>,
     /// The agent's name.
     pub(crate) agent: &'a str,
-    /// Its manifest.
+    /// Source of the agent's manifest.
     pub(crate) origin: &'a Origin,
 }
 
-/// The place of an agent's state.
+/// The location of an agent's state.
 #[derive(Debug)]
 struct StateLocation {
     dir: PathBuf,
-    /// It is the agent's default one, and no other manifest's.
+    /// It is the agent's default directory, and belongs to this manifest.
     default: bool,
-    /// Another manifest took the directory of the agent's name before.
+    /// Another manifest already uses the directory with the agent's name.
     taken_by: Option<(PathBuf, OsString)>,
 }
 
 impl StateLookup<'_> {
-    /// The directory, whether it is there or not; nothing is made.
+    /// Returns the directory's path and creates nothing.
     ///
     /// # Errors
-    /// No home directory is known, or two other manifests took both names that it may have.
+    /// There is no home directory, or other manifests use both possible names.
     pub(crate) fn dir(&self) -> Result<PathBuf> {
         self.locate().map(|located| located.dir)
     }
@@ -217,11 +218,11 @@ impl StateLookup<'_> {
         })
     }
 
-    /// The state directory of a run: the flag, else the configuration, else the agent's own; made when missing, mode 0700. A note, if a
-    /// person should know why it is where it is.
+    /// Returns the state directory of a run: the flag's, else the configuration's, else the agent's default. Creates it with mode
+    /// 0700 if it is missing. Also returns a note if the location is unusual.
     ///
     /// # Errors
-    /// It can't be made or protected, or it belongs to another user.
+    /// The directory can't be created or protected, or belongs to another user.
     pub(crate) fn prepare(&self) -> Result<(PathBuf, Option<String>)> {
         let StateLocation {
             dir,
@@ -264,7 +265,7 @@ impl StateLookup<'_> {
         Ok((dir, note))
     }
 
-    /// Writes down whose the directory is, if nobody has.
+    /// Records the directory's owner, if there is no record yet.
     fn take(&self, dir: &Path) -> Result<()> {
         let (file, owner) = (dir.join(OWNER), self.origin.owner());
         let write = || -> io::Result<()> {
@@ -272,7 +273,7 @@ impl StateLookup<'_> {
             let mut open = fs::OpenOptions::new();
             let mut out = open.write(true).create_new(true).mode(0o600).open(&part)?;
             out.write_all(owner.as_bytes())?;
-            // Of two that start at once, one is first; the other finds that here.
+            // If two processes start at once, one wins; the other sees that here.
             let linked = fs::hard_link(&part, &file);
             fs::remove_file(&part)?;
             linked.or_else(|error| match error.kind() {
@@ -293,7 +294,7 @@ impl StateLookup<'_> {
     }
 }
 
-/// Which manifest a state directory belongs to; `None`: an earlier version made it, or it is not there.
+/// Returns the manifest that a state directory belongs to; `None`: the directory is missing, or an earlier version made it.
 fn owner_of(dir: &Path) -> Result<Option<OsString>> {
     let file = dir.join(OWNER);
     match fs::read(&file) {
@@ -310,7 +311,7 @@ fn owner_of(dir: &Path) -> Result<Option<OsString>> {
     }
 }
 
-/// A directory of another user's may be changed under the agent's feet, and so may a link of theirs that leads to it.
+/// Refuses a directory or a symbolic link of another user, who could change it while the agent runs.
 pub(crate) fn refuse_others(dir: &Path) -> Result<()> {
     let own = rustix::process::geteuid().as_raw();
     for (what, meta) in [
@@ -329,8 +330,8 @@ pub(crate) fn refuse_others(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What is written into a directory that came with a cloned folder must not land elsewhere. The store looks deeper when it opens it;
-/// images of containers are unpacked before.
+/// Refuses symbolic links in a directory that came with a cloned folder, because files would be written elsewhere. The store checks
+/// more when it opens the directory, but container images are unpacked before.
 fn refuse_links(dir: &Path) -> Result<()> {
     for entry in fs::read_dir(dir).with_context(|| format!("can't look at `{}`", dir.display()))? {
         let entry = entry?;

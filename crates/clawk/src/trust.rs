@@ -1,8 +1,9 @@
-//! What a folder's own files would run on this machine, which secrets they would hand to whom, and whether its user agreed (S.12). A manifest and the `clawk.toml` beside it
-//! may come with a cloned folder: whoever only looks at them runs nothing, and whoever starts the agent is asked once.
+//! Consent (S.12): lists the programs that a folder's own files would start on this machine, and the secrets that they would
+//! receive, and records whether the user agreed. A manifest and the `clawk.toml` beside it may come with a cloned folder.
+//! Inspecting them runs nothing; starting the agent asks once.
 //!
-//! Agreement is remembered by a digest over what would run: commands with their environment, and the content of those of their files
-//! that lie in the folder.
+//! Consent is stored as a digest over everything that would run: commands with their environment, and the content of those files of
+//! theirs that are in the folder.
 //!
 //! Long because each section that names a program or a receiver has a piece here.
 
@@ -30,38 +31,38 @@ use crate::out::{self, TerminalStyle};
 use crate::state;
 use crate::terminal::{can_ask, input};
 
-/// The file that remembers, in the folder of all states.
+/// File with the stored consents, in the folder of all states.
 const REMEMBERED: &str = "trusted";
-/// The file of a state directory that says what its agent was allowed to run, and by whose word.
+/// File in a state directory that records what its agent was allowed to run, and who allowed it.
 const CONSENTS: &str = "consents.jsonl";
-/// Most that one question shows, bytes; more is not agreed to by a yes.
+/// Largest question, in bytes. More can't be accepted with a yes.
 const MAX_SHOWN_BYTES: usize = 16 * 1024;
-/// Well-known keys and the hosts of their vendors. A key may go to its own vendor without a question.
+/// Known key variables and the hosts of their vendors. Sending a key to its own vendor needs no question.
 const VENDORS: [(&str, &str); 3] = [
     ("ANTHROPIC_API_KEY", "api.anthropic.com"),
     ("OPENAI_API_KEY", "api.openai.com"),
     ("OPENROUTER_API_KEY", "openrouter.ai"),
 ];
-/// Characters of a folder's path that are kept beside its digest.
+/// Longest folder path that is stored beside a digest, in characters.
 const KEPT_CHARS: usize = 400;
 
-/// Something that a start of the agent would run, or run with.
+/// A program that the agent's start would run, or a setting it would use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct StartupProgram {
-    /// Which entry of which file says so.
+    /// The file and the entry that names it.
     pub(crate) by: String,
     /// The command as words, or the file.
     pub(crate) what: Vec<String>,
-    /// What it gets: variables, secrets by their reference, host paths.
+    /// Its inputs: variables, secret references, host paths.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) env: Vec<String>,
-    /// Files of the folder that it names, and what is in them.
+    /// Files of the folder that it names, with their contents.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) files: Vec<(PathBuf, String)>,
 }
 
 impl StartupProgram {
-    /// One line for people: all of it, with what can't be seen written out.
+    /// Returns one complete line for people. Invisible characters are written out.
     pub(crate) fn line(&self) -> String {
         let mut words = self.what.join(" ");
         if !self.env.is_empty() {
@@ -71,8 +72,8 @@ impl StartupProgram {
     }
 }
 
-/// Everything that a start would run because a file beside the manifest, or the manifest itself, says so. What the user's own
-/// configuration or `--config` names is the user's word already.
+/// Lists everything that a start would run because of the manifest or a file beside it. Settings from the user's own configuration
+/// or from `--config` are not listed, because the user chose them.
 pub(crate) fn of(config: &Config, manifest: Option<&Manifest>) -> Vec<StartupProgram> {
     let mut found = StartupProgramFinder {
         folders: [
@@ -96,13 +97,13 @@ pub(crate) fn of(config: &Config, manifest: Option<&Manifest>) -> Vec<StartupPro
     found.runs
 }
 
-/// Over all of it.
+/// Returns the digest over all of them.
 pub(crate) fn digest(runs: &[StartupProgram]) -> Digest {
     digest_of(&serde_json::to_vec(runs).unwrap_or_default()) // silent-ok: words and digests always serialise
 }
 
 struct StartupProgramFinder {
-    /// What lies in them came with the manifest.
+    /// Folders whose contents came with the manifest.
     folders: Vec<PathBuf>,
     runs: Vec<StartupProgram>,
 }
@@ -193,7 +194,7 @@ impl StartupProgramFinder {
             let words: Vec<String> = std::iter::once(format!("{name} for")).chain(hosts).collect();
             self.add(&format!("[secrets.{name}]"), &words, Vec::new(), &folder);
         }
-        // The server gets what the agent remembers, and the password.
+        // The server receives the agent's memory and the password.
         let server = &settings.postgres;
         if server.url.is_some() || server.secret_ref.is_some() {
             let url = server.url.as_ref().map(|url| format!("{url:?}"));
@@ -212,7 +213,7 @@ impl StartupProgramFinder {
         for (name, store) in &settings.memory.stores {
             self.store(name, store, &folder);
         }
-        // Not run, but it decides whose memory and whose record the agent has.
+        // The state is not a program, but it determines the memory and the record that the agent uses.
         if let Some(state) = &settings.state {
             let secret = state.secret().map(|name| format!("(secret {name})"));
             self.add("state", &[state.shown()], secret.into_iter().collect(), &folder);
@@ -242,7 +243,7 @@ impl StartupProgramFinder {
             let url = std::slice::from_ref(&http.url);
             self.add(&format!("[tools.{name}.http] url"), url, secret.collect(), folder);
         }
-        // Whoever writes the folder's files says whom the agent talks to, with secrets or without.
+        // The folder's files choose the agents it talks to, with or without secrets.
         if let Some(other) = &tool.a2a {
             let secret = other.secret_headers.iter();
             let secret = secret.map(|(name, reference)| format!("{name}=(secret {reference})"));
@@ -259,7 +260,7 @@ impl StartupProgramFinder {
         }
     }
 
-    /// A server that gets what the agent remembers: over HTTP, or with secrets and files of the host. A command without them is shown by
+    /// Adds a memory server that is reached over HTTP, or gets secrets or host files. A command without these is listed by
     /// [`Self::servers`].
     fn store(&mut self, name: &str, store: &MemoryStore, folder: &Path) {
         let plain = store.env.iter().map(|(name, value)| format!("{name}={value}"));
@@ -299,7 +300,7 @@ impl StartupProgramFinder {
                 folder,
             );
         }
-        // A platform's secrets go to where the platform is said to be: the channel's own, and that which the manifest names.
+        // The platform's address receives its secrets: those of the channel settings, and those that the manifest names.
         let given = channel.secrets.values().chain(own);
         let given = given.map(|reference| format!("(secret {reference})"));
         let urls: Vec<String> = [&channel.base_url, &channel.url, &channel.smtp_url]
@@ -312,7 +313,7 @@ impl StartupProgramFinder {
         }
     }
 
-    /// Providers whose key would go to a place that is not its vendor's.
+    /// Adds providers whose key would go to a host that is not its vendor's.
     fn providers(&mut self, manifest: &Manifest) {
         for provider in &manifest.providers {
             let Some(secret) = &provider.auth.secret_ref else {
@@ -337,7 +338,7 @@ impl StartupProgramFinder {
         }
     }
 
-    /// Where telemetry goes: to another machine, or with a secret, or into a file outside of the state.
+    /// Adds telemetry destinations: another machine, one with a secret, or a file outside the state.
     fn telemetry(&mut self, manifest: &Manifest) {
         for exporter in manifest
             .telemetry
@@ -377,7 +378,7 @@ impl StartupProgramFinder {
         });
         let atlases = &config.settings.atlases.mcp;
         let of_atlases = atlases.iter().filter_map(|(name, uri)| {
-            // silent-ok: said where it is used
+            // silent-ok: reported where it is used
             Some((
                 format!("clawk.toml `[atlases.mcp] {name}`"),
                 McpUri::try_from(uri.clone()).ok()?,
@@ -385,7 +386,7 @@ impl StartupProgramFinder {
         });
         let stores = &config.settings.memory.stores;
         let of_stores = stores.iter().filter_map(|(name, store)| {
-            // silent-ok: said where it is used
+            // silent-ok: reported where it is used
             Some((
                 format!("clawk.toml `[memory.{name}] server`"),
                 store.server().ok()??,
@@ -405,7 +406,7 @@ impl StartupProgramFinder {
     fn add(&mut self, by: &str, words: &[String], env: Vec<String>, from: &Path) {
         let mut files = Vec::new();
         for word in words {
-            // silent-ok: a word that is no file of the folder is bound as a word
+            // silent-ok: a word that is not a file of the folder is hashed as a word
             let Some(path) = from.join(word).canonicalize().ok() else {
                 continue;
             };
@@ -426,7 +427,7 @@ impl StartupProgramFinder {
     }
 }
 
-/// An address without the password that it may hold: people are shown where it leads.
+/// Returns an address without its password, for display.
 fn without_password(word: &str) -> String {
     let Some((scheme, rest)) = word.split_once("://") else {
         return word.to_owned();
@@ -442,21 +443,21 @@ fn without_password(word: &str) -> String {
     }
 }
 
-/// By whose word it runs.
+/// How the user gave consent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ConsentSource {
-    /// Somebody said yes at the terminal.
+    /// The user answered yes at the terminal.
     Asked,
-    /// `--trust`, or `clawk trust`.
+    /// The user gave `--trust` or ran `clawk trust`.
     Told,
-    /// It was agreed to before.
+    /// The user consented earlier.
     Remembered,
-    /// Nobody can be asked: naming the manifest is the agreement.
+    /// Nobody can be asked. Naming the manifest counts as consent.
     Named,
 }
 
-/// What was agreed to; kept in the state directory.
+/// A consent, as it is recorded in the state directory.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct TrustConsent {
     digest: Digest,
@@ -464,11 +465,11 @@ pub(crate) struct TrustConsent {
     runs: Vec<StartupProgram>,
 }
 
-/// Makes sure that the user agrees to what a start would run. `told`: they have said so on the command line; `asks`: there is a
+/// Makes sure that the user consents to what a start would run. `told`: consent was given on the command line; `asks`: there is a
 /// terminal to ask at. Blocks while it asks.
 ///
 /// # Errors
-/// The answer is no, or what was agreed to can't be remembered.
+/// The user refuses, or the consent can't be stored.
 pub(crate) fn agreed(
     config: &Config,
     manifest: Option<&Manifest>,
@@ -496,20 +497,20 @@ pub(crate) fn agreed(
     Ok(Some(TrustConsent { digest, how, runs }))
 }
 
-/// Whether nothing would run because a folder's files say so, or its user agreed to all of it before.
+/// Returns whether the folder's files would run nothing, or the user has consented to all of it before.
 pub(crate) fn trusted(config: &Config, manifest: Option<&Manifest>) -> bool {
     let runs = of(config, manifest);
-    // silent-ok: what can't be read was not agreed to
+    // silent-ok: an unreadable consent counts as none
     runs.is_empty() || remembered().is_ok_and(|known| known.contains(&digest(&runs).to_hex()))
 }
 
-/// Whether there is somebody to ask before a conversation.
+/// Returns whether a person can be asked before a conversation.
 pub(crate) fn asks() -> bool {
     can_ask()
 }
 
 impl TrustConsent {
-    /// Adds it to the state directory's record, unless its last line says the same.
+    /// Appends the consent to the state directory's record, unless the last line is the same.
     ///
     /// # Errors
     /// The record can't be read or written.
@@ -565,7 +566,7 @@ fn ask(runs: &[StartupProgram], folder: &Path) -> Result<()> {
         "start it? It is asked again when one of them changes. [y/N] ▸ "
     )?;
     error.flush()?;
-    // Keys that were pressed before the question could be read are no answer to it.
+    // Keys pressed before the question was visible do not count as an answer.
     input::fresh().context("the terminal can't be used; say --trust")?;
     let mut line = String::new();
     if io::stdin().is_terminal() {
@@ -583,12 +584,12 @@ fn ask(runs: &[StartupProgram], folder: &Path) -> Result<()> {
     )
 }
 
-/// The file that remembers; an agent's tools may not change it.
+/// Returns the file of stored consents. An agent's tools must not change it.
 pub(crate) fn file() -> Option<PathBuf> {
     Some(state::home().ok()?.join(REMEMBERED)) // silent-ok: without a home nothing is remembered
 }
 
-/// The digests that were agreed to.
+/// Returns the digests with consent.
 fn remembered() -> Result<BTreeSet<String>> {
     let Some(file) = file() else {
         return Ok(BTreeSet::new());
@@ -603,7 +604,7 @@ fn remembered() -> Result<BTreeSet<String>> {
     Ok(words.map(str::to_owned).collect())
 }
 
-/// Remembers an agreement; `folder` is for people who read the file.
+/// Stores a consent. `folder` helps people who read the file.
 ///
 /// # Errors
 /// The file can't be written, or belongs to another user.
@@ -625,7 +626,7 @@ pub(crate) fn remember(digest: Digest, folder: &Path) -> Result<()> {
     write().with_context(|| format!("can't write `{}`", file.display()))
 }
 
-/// Forgets every agreement to what these would run. `true`: there was one.
+/// Deletes every consent to these programs. Returns whether there was one.
 ///
 /// # Errors
 /// The file can't be read or written.

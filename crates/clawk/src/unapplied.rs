@@ -1,4 +1,4 @@
-//! What a whole manifest asks for and does not get, beyond what `coverage` says leaf by leaf.
+//! Warns about manifest settings that have no effect here, beyond the leaves in `coverage`.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use clawk_swarm::plan::identity_name;
 use crate::config::Settings;
 use crate::peers::PeerConfig;
 
-/// One warning for each.
+/// Returns one warning for each such setting.
 pub(crate) fn of(manifest: &Manifest, settings: &Settings) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     if let Err(reason) = clawk_policy::ScreeningPolicy::compile(&manifest.policies) {
@@ -42,7 +42,8 @@ pub(crate) fn of(manifest: &Manifest, settings: &Settings) -> Vec<Diagnostic> {
     found
 }
 
-/// Tools with `retry` that nothing says may be run again. What an Atlas's action or a trusted server says is not known before the start.
+/// Finds tools with `retry` that nothing declares safe to repeat. Properties of an Atlas's action or a trusted server are not known
+/// before the start.
 fn retries(manifest: &Manifest, settings: &Settings) -> Vec<Diagnostic> {
     const HINT: &str = "idempotentHint";
     let configured = |name: &str| settings.tools.tools.get(name);
@@ -66,7 +67,7 @@ fn retries(manifest: &Manifest, settings: &Settings) -> Vec<Diagnostic> {
         .collect()
 }
 
-/// What channels are asked for that their type does not have.
+/// Finds channel features that the channel's type does not have.
 fn features(manifest: &Manifest) -> Vec<Diagnostic> {
     let all = manifest.channels.iter().enumerate().flat_map(|(at, channel)| {
         clawk_channels::unserved(channel, &manifest.providers)
@@ -79,7 +80,8 @@ fn features(manifest: &Manifest) -> Vec<Diagnostic> {
     all.collect()
 }
 
-/// A question that nobody can answer where it would be asked: whoever caused it is no admin, and no place for questions is named.
+/// Finds approval requests that nobody could answer: the person who causes them is not an admin, and no conversation for requests
+/// is configured.
 fn unheard(manifest: &Manifest, settings: &Settings) -> Option<Diagnostic> {
     let mut rules = manifest.policies.iter().flat_map(|policy| &policy.rules);
     let asks = rules.any(|rule| rule.action == RuleAction::RequireApproval);
@@ -114,7 +116,7 @@ fn unheard(manifest: &Manifest, settings: &Settings) -> Option<Diagnostic> {
     Some(Diagnostic::warning("question-unheard", "/spec/channels", said).help(help))
 }
 
-/// Members of the swarm whose Identity is given nowhere: they are the Claw's own under another name.
+/// Finds swarm members without an Identity. They act as the Claw itself under another name.
 fn members(manifest: &Manifest, peers: &BTreeMap<String, PeerConfig>) -> Vec<Diagnostic> {
     let agents = manifest.swarm.iter().flat_map(|swarm| &swarm.agents).enumerate();
     let lost = agents.filter_map(|(at, agent)| {

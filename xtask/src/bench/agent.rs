@@ -1,4 +1,4 @@
-//! A running agent, driven over its standard input and output.
+//! A running agent that the benchmark drives over standard input and output.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -14,10 +14,10 @@ use super::prose::random;
 use super::sample::Sample;
 use crate::run::command;
 
-/// Requests in flight during a flood.
+/// Requests in flight during a throughput test.
 pub(crate) const IN_FLIGHT: u32 = 64;
 
-/// A child process that answers lines with lines.
+/// A child process that answers each line with a line.
 #[derive(Debug)]
 pub(crate) struct Agent {
     child: Child,
@@ -27,17 +27,17 @@ pub(crate) struct Agent {
     ids: Ids,
 }
 
-/// What a flood cost.
+/// The result of a throughput test.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Flood {
-    /// Answers a second.
+    /// Answers per second.
     pub(crate) per_second: f64,
-    /// CPU of the other side, microseconds an answer.
+    /// CPU time of the agent, in microseconds per answer.
     pub(crate) cpu_us: f64,
 }
 
 impl Agent {
-    /// Writes the manifest and starts the agent; it is initialized when this returns.
+    /// Writes the manifest, starts the agent and initializes it.
     pub(crate) fn start(clawk: &Path, folder: &Path, setup: Setup) -> Result<Self> {
         manifest::write(folder, setup)?;
         let mut agent = Self::spawn(clawk, folder)?;
@@ -45,14 +45,14 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Starts the agent of a folder that has its manifest; nothing is said yet.
+    /// Starts the agent in a folder that has its manifest, without initializing it.
     pub(crate) fn spawn(clawk: &Path, folder: &Path) -> Result<Self> {
         let mut serve = command(clawk);
         serve.args(["serve", "claw.yaml", "--stdio"]).current_dir(folder);
         Self::of(&mut serve)
     }
 
-    /// Any program that answers lines.
+    /// Starts any program that answers lines.
     pub(crate) fn of(command: &mut std::process::Command) -> Result<Self> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take();
@@ -66,12 +66,12 @@ impl Agent {
         })
     }
 
-    /// Its process.
+    /// Returns the process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// `claw.initialize`, answered.
+    /// Sends `claw.initialize` and waits for the answer.
     pub(crate) fn initialize(&mut self) -> Result<()> {
         self.ask(
             "claw.initialize",
@@ -87,7 +87,7 @@ impl Agent {
         .map(drop)
     }
 
-    /// One request and its result.
+    /// Sends one request and returns its result.
     pub(crate) fn ask(&mut self, method: &str, params: &Value) -> Result<Value> {
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let answer = self.exchange(format!("{request}\n").as_bytes())?;
@@ -98,7 +98,7 @@ impl Agent {
         }
     }
 
-    /// Sends a line and waits for one.
+    /// Sends a line and waits for a line.
     pub(crate) fn exchange(&mut self, line: &[u8]) -> Result<String> {
         self.input.as_mut().context("closed")?.write_all(line)?;
         self.line.clear();
@@ -109,7 +109,7 @@ impl Agent {
         Ok(String::from_utf8_lossy(&self.line).into_owned())
     }
 
-    /// Round trips one after the other, in milliseconds; each must be answered with a result.
+    /// Makes requests one after the other and records each round trip in milliseconds. Each answer must be a result.
     pub(crate) fn sequence(&mut self, kind: Kind, count: usize, into: &mut Sample) -> Result<()> {
         let mut line = Vec::new();
         for _ in 0..count {
@@ -126,8 +126,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Keeps [`IN_FLIGHT`] requests under way until `count` are answered. One thread: for each answer that has come, one
-    /// more request is written, so that this side costs as little as it can.
+    /// Keeps [`IN_FLIGHT`] requests in flight until `count` are answered. One thread sends a new request for each answer, so that
+    /// this side uses as little CPU as possible.
     pub(crate) fn flood(&mut self, kind: Kind, count: u32) -> Result<Flood> {
         let Self {
             child,
@@ -164,7 +164,7 @@ impl Agent {
         })
     }
 
-    /// The best of several floods, after a short one to warm up.
+    /// Returns the best of several throughput tests, after a short one to warm up.
     pub(crate) fn best_flood(&mut self, kind: Kind, count: u32, rounds: usize) -> Result<Flood> {
         self.flood(kind, count / 5)?;
         let (mut rates, mut costs) = (Sample::default(), Sample::default());
@@ -179,7 +179,7 @@ impl Agent {
         })
     }
 
-    /// Closes its input and waits for its end.
+    /// Closes the agent's input and waits for its exit.
     pub(crate) fn end(mut self) -> Result<()> {
         drop(self.input.take());
         let status = self.child.wait()?;
@@ -190,20 +190,20 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // silent-ok: after `end` it has ended already
+        // silent-ok: after `end` the process has already exited
         let _ = self.child.kill();
         let _ = self.child.wait(); // silent-ok: as above
     }
 }
 
-/// Which request.
+/// The type of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     /// `claw.status`.
     Status,
     /// `claw.tool.call` of `echo`.
     Echo,
-    /// `claw.tool.call` of a program.
+    /// `claw.tool.call` of `/bin/true`.
     RunTrue,
 }
 
@@ -229,7 +229,7 @@ impl Kind {
     }
 }
 
-/// Request ids: random in appearance, as clients' are, and the same in every run (splitmix64).
+/// Request ids: they look random, as clients' ids do, but are the same in every run (splitmix64).
 #[derive(Debug, Default)]
 struct Ids {
     state: u64,

@@ -1,4 +1,4 @@
-//! A server of embeddings on the loopback address that answers at once: a text's vector is the sum of its words' vectors.
+//! A local embeddings server that answers at once. A text's vector is the sum of its words' vectors.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use super::prose::random;
 
-/// Of each vector.
+/// Number of dimensions of each vector.
 pub(crate) const DIMENSIONS: usize = 384;
 
-/// Starts the server; its port. It ends with this process.
+/// Starts the server and returns its port. The server ends with this process.
 ///
 /// # Errors
 /// There is no free port.
@@ -27,7 +27,7 @@ pub(crate) fn start() -> Result<u16> {
     Ok(port)
 }
 
-/// Answers requests until the client goes.
+/// Answers requests until the client disconnects.
 fn serve(stream: TcpStream) -> Result<()> {
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream);
@@ -74,7 +74,7 @@ fn answer(request: &Value) -> Option<String> {
     )
 }
 
-/// Of length 1.
+/// Returns the text's vector, normalised to length 1.
 fn vector(text: &str) -> Vec<f32> {
     let mut sum = vec![0.0_f32; DIMENSIONS];
     for word in text.split(' ') {

@@ -1,4 +1,4 @@
-//! On what it was measured.
+//! Describes the machine on which the benchmark ran.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::rows::disk;
 use crate::run::{command, output};
 
-/// What a reader must know to compare numbers.
+/// The machine's properties that a reader needs to compare numbers.
 #[derive(Debug)]
 pub(crate) struct Machine {
     cpu: String,
@@ -20,12 +20,12 @@ pub(crate) struct Machine {
     file_system: String,
     fdatasync_ms: f64,
     rustc: String,
-    /// Which program was measured.
+    /// The program that was measured.
     program: String,
 }
 
-/// Looks around; `folder` is where state was written, `given` a program that was not built from this tree, `profile` how the others
-/// were built.
+/// Collects the properties. `folder`: the state's folder; `given`: a program that was not built from this tree; `profile`: the
+/// cargo profile of the others.
 pub(crate) fn note(folder: &Path, given: Option<&str>, profile: &str) -> Result<Machine> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default(); // silent-ok: an unknown machine is one, too
     let field = |text: &str, name: &str| {
@@ -62,7 +62,7 @@ pub(crate) fn note(folder: &Path, given: Option<&str>, profile: &str) -> Result<
     })
 }
 
-/// The type of the file system that holds `folder`: of the mounts above it, the deepest.
+/// Returns the type of the file system that holds `folder`: that of the deepest mount above it.
 fn file_system(mounts: &str, folder: &Path) -> String {
     mounts
         .lines()
@@ -76,7 +76,7 @@ fn file_system(mounts: &str, folder: &Path) -> String {
 }
 
 impl Machine {
-    /// In one sentence.
+    /// Returns the description as one sentence.
     pub(crate) fn text(&self) -> String {
         format!(
             "Machine: {} × {}, {} GiB, Linux {}, {} (one fdatasync of 4 KiB: {:.2} ms), load average {}; {}, {}.",
@@ -92,7 +92,7 @@ impl Machine {
         )
     }
 
-    /// For programs.
+    /// Returns the description as JSON.
     pub(crate) fn json(&self) -> Value {
         json!({
             "cpu": self.cpu, "cores": self.cores, "memory_gib": self.memory_gib, "kernel": self.kernel, "load": self.load,

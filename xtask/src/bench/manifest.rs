@@ -1,27 +1,27 @@
-//! The agent that is measured.
+//! Writes the configuration of the measured agent.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// How its journal and its tool are set up.
+/// Settings of the agent's journal, tool and memory store.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup {
     /// `durability = "relaxed"`.
     pub(crate) relaxed: bool,
-    /// `echo` counts as a tool with side effects.
+    /// `echo` is declared as a tool with side effects.
     pub(crate) side_effects: bool,
-    /// Mode of the sandbox's file system.
+    /// Mode of the sandbox's file system view.
     pub(crate) view: &'static str,
     /// `search.strategy` of the store `notes`.
     pub(crate) search: &'static str,
-    /// The port of a server of embeddings for that store; none: the built-in table.
+    /// Port of an embeddings server for that store; `None`: the built-in table of word vectors.
     pub(crate) embedder: Option<u16>,
 }
 
 impl Setup {
-    /// Durable, reads only, the default view.
+    /// The default setup: durable journal, tool without side effects, default view.
     pub(crate) const PLAIN: Self = Self {
         relaxed: false,
         side_effects: false,

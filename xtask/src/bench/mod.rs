@@ -1,8 +1,8 @@
-//! `cargo xtask bench`: the rows of DESIGN §8, each against a neighbour measured in the same run.
+//! `cargo xtask bench`: the rows of DESIGN §8, each compared with a reference measured in the same run.
 //!
-//! The program under test is the shipped binary, in a process of its own, driven over standard input and output as any
-//! client would. What only a library can show comes from `bench/`. Throughput and CPU are the best of several rounds and
-//! latencies are medians, because other work on the machine only ever makes them worse.
+//! The program under test is the shipped binary, in a process of its own, driven over standard input and output as any client
+//! would. Measurements inside a library come from `bench/`. Throughput and CPU are the best of several rounds and latencies are
+//! medians, because other work on the machine can only make results worse.
 
 mod agent;
 mod embeddings;
@@ -25,40 +25,40 @@ use crate::dist::PROFILE;
 use programs::Programs;
 use table::Table;
 
-/// What was asked for on the command line.
+/// Options from the command line.
 #[derive(Debug, Clone)]
 struct Flags {
     quick: bool,
     json: bool,
-    /// With the row of level `wasm`, whose back end takes minutes to build.
+    /// Include the row of level `wasm`, whose back end takes minutes to build.
     wasm: bool,
-    /// A built program to measure instead of the tree's.
+    /// Path of a built program to measure instead of this tree's.
     program: Option<String>,
-    /// The profile that the programs are built with.
+    /// The cargo profile of the programs.
     profile: String,
-    /// Only rows of measurements whose name holds this.
+    /// Run only measurements whose name contains this text.
     only: String,
-    /// Stores of more entries than this are not made.
+    /// Largest number of entries in a memory store.
     most: u32,
 }
 
-/// How much is measured.
+/// The extent of the measurements.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Size {
-    /// Starts of the whole program.
+    /// Number of starts of the whole program.
     pub(crate) starts: usize,
-    /// Rounds of a flood; the best counts.
+    /// Rounds of a throughput test. The best one counts.
     pub(crate) rounds: usize,
-    /// Requests in one round of cheap requests; calls get a fifth.
+    /// Requests in one round of cheap requests. Rounds of calls have a fifth of this.
     pub(crate) requests: u32,
-    /// Calls for the memory growth row, after the first ten thousand.
+    /// Calls for the memory growth row, after ten thousand calls to warm up.
     pub(crate) flat_calls: u32,
-    /// Delegated turns and sessions for the rows beside it, after the first.
+    /// Delegated turns and sessions for the next rows, after the warm-up.
     pub(crate) turns: u32,
     pub(crate) sessions: u32,
-    /// Events of the verified trace.
+    /// Number of events in the verified trace.
     pub(crate) events: u32,
-    /// Entries of the memory stores, from few to many.
+    /// Sizes of the memory stores, in ascending order.
     pub(crate) entries: &'static [u32],
 }
 
@@ -83,10 +83,10 @@ const QUICK: Size = Size {
     entries: &[1_000, 20_000],
 };
 
-/// Measures and prints. One measurement's failure does not take the others'.
+/// Measures everything and prints the table. If one measurement fails, the others still run.
 ///
 /// # Errors
-/// Wrong words, a failed build, or an agent that answers anything but what it should.
+/// The arguments are wrong, a build failed, or an agent gave a wrong answer.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let asked = asked(words)?;
     let mut size = if asked.quick { QUICK } else { FULL };
@@ -165,6 +165,6 @@ fn asked(words: &[String]) -> Result<Flags> {
 }
 
 fn progress(text: &str) {
-    // silent-ok: nobody reads standard error
+    // silent-ok: a closed standard error has no reader
     let _ = writeln!(std::io::stderr(), "{text}");
 }

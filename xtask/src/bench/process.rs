@@ -1,4 +1,4 @@
-//! What Linux tells of a process, under `/proc`.
+//! Reads the properties of a process from Linux's `/proc`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,18 +10,19 @@ use anyhow::{Context, Result};
 use super::sample::{Sample, timed};
 use crate::run::command;
 
-/// Resident memory now, MiB.
+/// Returns the current resident memory in MiB.
 pub(crate) fn rss_mib(pid: u32) -> Result<f64> {
     status_kib(pid, "VmRSS:").map(|kib| kib / 1024.0)
 }
 
-/// The part of it that is the process's own, MiB: what it wrote. The rest are pages of files, which the kernel drops when it needs
-/// memory, and of which it maps as many at once as lie together in its cache.
+/// Returns the process's private memory in MiB: the pages that it wrote. The other resident pages come from files. The kernel drops
+/// them when it needs memory, and maps several neighbouring ones at once.
 pub(crate) fn own_mib(pid: u32) -> Result<f64> {
     status_kib(pid, "RssAnon:").map(|kib| kib / 1024.0)
 }
 
-/// CPU seconds so far, user and system, of all threads that live: to the nanosecond, where `stat` counts ticks.
+/// Returns the CPU seconds used so far, user and system, of all living threads. The resolution is nanoseconds, while `stat` counts
+/// ticks.
 pub(crate) fn cpu_seconds(pid: u32) -> Result<f64> {
     let tasks = format!("/proc/{pid}/task");
     let mut nanoseconds = 0.0;
@@ -34,11 +35,11 @@ pub(crate) fn cpu_seconds(pid: u32) -> Result<f64> {
     Ok(nanoseconds / 1e9)
 }
 
-/// Waits for the end of a process and watches its peak memory, MiB.
+/// Waits for the end of a process and returns its peak memory in MiB.
 pub(crate) fn peak_mib(child: &mut Child) -> Result<f64> {
     let mut peak = 0.0;
     while child.try_wait()?.is_none() {
-        // silent-ok: it has just ended
+        // silent-ok: the process has just ended
         peak = f64::max(peak, status_kib(child.id(), "VmHWM:").unwrap_or(0.0) / 1024.0);
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -53,7 +54,7 @@ fn status_kib(pid: u32, field: &str) -> Result<f64> {
     Ok(number.with_context(|| format!("no `{field}`"))?.parse()?)
 }
 
-/// Milliseconds to start `/bin/true` and to wait for its end: the least that any process costs here.
+/// Milliseconds to start `/bin/true` and wait for its exit: the minimum cost of a process on this machine.
 pub(crate) fn plain_spawn_ms(times: usize) -> Result<Sample> {
     let mut sample = Sample::default();
     for _ in 0..times {

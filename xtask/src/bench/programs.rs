@@ -1,4 +1,4 @@
-//! The shipped binaries, built once, and folders to measure in.
+//! The measured programs, built once, and temporary folders.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use anyhow::{Context, Result};
 
 use crate::dist;
 
-/// What is measured.
+/// The measured programs.
 #[derive(Debug)]
 pub(crate) struct Programs {
-    /// The product.
+    /// Path of clawk.
     pub(crate) clawk: PathBuf,
-    /// The library rows.
+    /// Path of the program for library measurements.
     pub(crate) library: PathBuf,
-    /// The library rows can run WebAssembly.
+    /// The library measurements include WebAssembly.
     pub(crate) wasm: bool,
 }
 
@@ -24,8 +24,8 @@ pub(crate) struct Programs {
 pub(crate) struct Scratch(PathBuf);
 
 impl Programs {
-    /// Builds them with this profile; a product that is given is taken as it is. `wasm`: with that back end in the
-    /// library rows, not in the product.
+    /// Builds the programs with this profile. A `given` clawk is used as it is. `wasm` adds that back end to the library
+    /// measurements, not to clawk.
     pub(crate) fn build(given: Option<&str>, profile: &str, wasm: bool) -> Result<Self> {
         let clawk = match given {
             Some(program) => Path::new(program)
@@ -47,12 +47,12 @@ impl Programs {
         })
     }
 
-    /// Where the programs lie; what is measured is written beside them, on a real disk.
+    /// Returns the programs' folder. Measurements write beside them, on a real disk.
     pub(crate) fn folder(&self) -> &Path {
         self.library.parent().unwrap_or(Path::new("."))
     }
 
-    /// A fresh folder.
+    /// Makes a new temporary folder.
     pub(crate) fn scratch(&self) -> Result<Scratch> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -65,7 +65,7 @@ impl Programs {
 }
 
 impl Scratch {
-    /// Where it is.
+    /// Returns the folder's path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }

@@ -1,5 +1,5 @@
-//! Text like a person's: English words, each as often as words of its rank are (Zipf). The same number gives the same text in every
-//! run.
+//! Generates text that resembles a person's: English words with their natural frequency (Zipf's law). The same number gives the
+//! same text in every run.
 
 use std::fs;
 
@@ -7,19 +7,19 @@ use anyhow::{Context, Result, ensure};
 
 use crate::run::root;
 
-/// Words by rank, the commonest first: the vocabulary of the built-in table.
+/// The vocabulary of the built-in word vectors, ordered by frequency, most common first.
 const VOCABULARY: &str = "crates/clawk-recall/data/vocab.txt";
 const WORDS: usize = 20_000;
-/// Zipf and Mandelbrot: how often the word of a rank comes is `1 / (rank + SHIFT)`.
+/// Zipf and Mandelbrot: a word's frequency is `1 / (rank + SHIFT)`.
 const SHIFT: f64 = 2.7;
-/// Words of a question are not among the commonest.
+/// Ranks below this are too common to be rare words of a question.
 const RARE: usize = 60;
 
-/// The words.
+/// A generator of texts.
 #[derive(Debug)]
 pub(crate) struct Prose {
     words: Vec<String>,
-    /// The sum of how often the words up to this one come.
+    /// Cumulative frequency of the words up to each rank.
     upto: Vec<f64>,
 }
 
@@ -27,7 +27,7 @@ impl Prose {
     /// Reads the vocabulary.
     ///
     /// # Errors
-    /// It is not in the tree.
+    /// The file is missing.
     pub(crate) fn load() -> Result<Self> {
         let path = root().join(VOCABULARY);
         let text = fs::read_to_string(&path).with_context(|| format!("can't read `{}`", path.display()))?;
@@ -47,7 +47,7 @@ impl Prose {
         Ok(Self { words, upto })
     }
 
-    /// A text of exactly so many characters that no other number has.
+    /// Returns a text of exactly `characters` characters, which is different for each number.
     pub(crate) fn text(&self, number: u32, characters: usize) -> String {
         let mut state = u64::from(number);
         let mut text = format!("note {number}:");
@@ -59,7 +59,7 @@ impl Prose {
         text
     }
 
-    /// A question with four words of its own, three of them rare.
+    /// Returns a question with four words chosen by its number; three of them are rare.
     pub(crate) fn question(&self, number: u32) -> String {
         let mut state = u64::from(number) | 1 << 40;
         let mut word = |from| self.word(random(&mut state), from).to_owned();
@@ -67,7 +67,7 @@ impl Prose {
         format!("what did {} say of the {a} {b} and {c}", word(0))
     }
 
-    /// The word at this share (0 to 2^64) of all words from a rank on.
+    /// Returns the word at a share (0 to 2^64) of the cumulative frequency, from a rank on.
     fn word(&self, share: u64, from: usize) -> &str {
         let total = self.upto.last().copied().unwrap_or(0.0);
         let before = from
@@ -82,7 +82,7 @@ impl Prose {
     }
 }
 
-/// The next number of a sequence (splitmix64).
+/// Returns the next number of a sequence (splitmix64).
 pub(crate) fn random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;

@@ -1,18 +1,18 @@
-//! Many measurements of one thing.
+//! A series of measurements of one quantity.
 
 use std::time::{Duration, Instant};
 
-/// Measurements in one unit.
+/// Measured values in one unit.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sample(Vec<f64>);
 
 impl Sample {
-    /// One more.
+    /// Adds a value.
     pub(crate) fn push(&mut self, value: f64) {
         self.0.push(value);
     }
 
-    /// The value below which `share` (0..1) of all lie; 0 of none.
+    /// Returns the value below which `share` (0 to 1) of all values are; 0 if there are none.
     pub(crate) fn quantile(&self, share: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -24,23 +24,23 @@ impl Sample {
         sorted.get(at).copied().unwrap_or(0.0)
     }
 
-    /// All of them together.
+    /// Returns the sum of all values.
     pub(crate) fn sum(&self) -> f64 {
         self.0.iter().sum()
     }
 
-    /// The first ones, this share of all.
+    /// Returns the first values: this share of all.
     pub(crate) fn beginning(&self, share: f64) -> Self {
         Self(self.0.get(..self.part(share)).unwrap_or_default().to_vec())
     }
 
-    /// The last ones, this share of all.
+    /// Returns the last values: this share of all.
     pub(crate) fn end(&self, share: f64) -> Self {
         let from = self.0.len().saturating_sub(self.part(share));
         Self(self.0.get(from..).unwrap_or_default().to_vec())
     }
 
-    /// At least one.
+    /// Returns how many values a share is; at least one.
     fn part(&self, share: f64) -> usize {
         #[expect(
             clippy::cast_possible_truncation,
@@ -51,30 +51,30 @@ impl Sample {
         part.clamp(1, self.0.len().max(1))
     }
 
-    /// The middle one.
+    /// Returns the median.
     pub(crate) fn median(&self) -> f64 {
         self.quantile(0.5)
     }
 
-    /// The smallest.
+    /// Returns the smallest value.
     pub(crate) fn least(&self) -> f64 {
         self.quantile(0.0)
     }
 
-    /// The largest.
+    /// Returns the largest value.
     pub(crate) fn most(&self) -> f64 {
         self.quantile(1.0)
     }
 }
 
-/// Milliseconds that `work` takes.
+/// Runs `work` and returns its duration in milliseconds.
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (f64, T) {
     let start = Instant::now();
     let done = work();
     (ms(start.elapsed()), done)
 }
 
-/// As milliseconds.
+/// Converts a duration to milliseconds.
 pub(crate) fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }

@@ -1,5 +1,5 @@
-//! Brokers and a database on the loopback address, with their files in a folder of the measurement. The programs are those that
-//! `tests/parts/install.sh` installs; Redis is the system's.
+//! Message brokers and a database on the loopback address, with their files in the measurement's folder. `tests/parts/install.sh`
+//! installs the programs; Redis is the system's package.
 
 use std::fs::{self, File};
 use std::net::{TcpListener, TcpStream};
@@ -14,15 +14,15 @@ use super::several::Running;
 use crate::parts;
 use crate::run::{command, output};
 
-/// How long a server may take to start or to end.
+/// Time limit for the start or the end of a server.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A port that is free now.
+/// Returns a port that is free now.
 fn port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Waits until somebody listens.
+/// Waits until the server accepts connections.
 fn listens(running: &mut Running, port: u16) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
@@ -35,14 +35,14 @@ fn listens(running: &mut Running, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// A broker; it ends with the value.
+/// A broker process. It is ended when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Broker {
     pub(crate) url: String,
     _running: Running,
 }
 
-/// NATS with JetStream, as it comes.
+/// Starts NATS with JetStream in its default configuration.
 pub(crate) fn nats(folder: &Path) -> Result<Broker> {
     let port = port()?;
     let mut command = command(parts::dir()?.join("nats/bin/nats-server"));
@@ -58,7 +58,7 @@ pub(crate) fn nats(folder: &Path) -> Result<Broker> {
     })
 }
 
-/// Redis that syncs its file for every write, as a queue that must lose nothing needs it.
+/// Starts Redis with a file sync for every write, as a durable queue needs it.
 pub(crate) fn redis(folder: &Path) -> Result<Broker> {
     let port = port()?;
     let mut command = command("redis-server");
@@ -75,7 +75,7 @@ pub(crate) fn redis(folder: &Path) -> Result<Broker> {
     })
 }
 
-/// A PostgreSQL server that syncs, with the user `clawk`; it ends with the value.
+/// A PostgreSQL server with syncs enabled and the user `clawk`. It is ended when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Database {
     port: u16,
@@ -85,10 +85,10 @@ pub(crate) struct Database {
 impl Database {
     pub(crate) const PASSWORD: &str = "of-a-benchmark";
 
-    /// Makes and starts one.
+    /// Creates a database cluster and starts the server.
     ///
     /// # Errors
-    /// It does not start.
+    /// The server does not start.
     pub(crate) fn start(folder: &Path) -> Result<Self> {
         let (data, password) = (folder.join("data"), folder.join("password"));
         fs::write(&password, Self::PASSWORD)?;
@@ -127,15 +127,15 @@ impl Database {
         Ok(database)
     }
 
-    /// Its address, without the password.
+    /// Returns the server's URL without the password.
     pub(crate) fn url(&self) -> String {
         format!("postgres://clawk@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// What a statement answers, unaligned.
+    /// Runs a statement and returns its unaligned output.
     ///
     /// # Errors
-    /// It is refused.
+    /// The server refuses the statement.
     pub(crate) fn sql(&self, sql: &str) -> Result<String> {
         let mut psql = command(programs()?.join("psql"));
         psql.args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-d", &self.url()])
@@ -147,7 +147,7 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        // Told first, so that it ends its own children.
+        // Send a signal first, so that the server ends its own children.
         let pid = self.running.pid().to_string();
         let _told = command("kill").args(["-QUIT", &pid]).status(); // silent-ok: it is killed below
         let until = Instant::now() + PATIENCE;
@@ -157,7 +157,7 @@ impl Drop for Database {
     }
 }
 
-/// Writes `secrets.toml` with the password of the database, as `PG_PASSWORD`.
+/// Writes `secrets.toml` with the database's password as `PG_PASSWORD`.
 ///
 /// # Errors
 /// The folder can't be written.
@@ -167,7 +167,8 @@ pub(crate) fn secrets(folder: &Path) -> Result<()> {
     Ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?)
 }
 
-/// The server refuses to run as root. As root, it gets a user namespace in which it is somebody else; its files stay ours.
+/// Makes a command that does not run as root, because the server refuses root. For root it uses a user namespace with another user
+/// id; the files stay root's.
 fn ordinary(program: &str) -> Result<std::process::Command> {
     let path = programs()?.join(program);
     let root = output(command("id").arg("-u"))?.trim() == "0";

@@ -1,4 +1,4 @@
-//! Several agents at once, by their standard streams: what they say comes by one channel, and every wait has a deadline.
+//! Several agents at once over their standard streams. All their messages arrive on one channel, and every wait has a deadline.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 
 use crate::run::{command, output};
 
-/// No answer takes longer, on a busy machine either.
+/// Time limit for one answer, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Lines that wait for the reader.
+/// Capacity of the channel, in lines.
 const WAITING: usize = 4_096;
 
-/// The agents; they are killed when this is dropped.
+/// The agents. They are killed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Several {
     agents: Vec<(Running, ChildStdin)>,
@@ -24,12 +24,12 @@ pub(crate) struct Several {
     tell: SyncSender<(usize, Value)>,
 }
 
-/// A process that is killed when this is dropped.
+/// A process that is killed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Running(pub(crate) Child);
 
 impl Running {
-    /// Its process.
+    /// Returns the process id.
     pub(crate) fn pid(&self) -> u32 {
         self.0.id()
     }
@@ -42,7 +42,7 @@ impl Drop for Running {
     }
 }
 
-/// `clawk` with these words in a folder, which it trusts; nothing of it is written elsewhere.
+/// Makes a command that runs `clawk` with these arguments in a folder. All its state is written into that folder.
 pub(crate) fn clawk(program: &Path, folder: &Path, words: &[&str]) -> Command {
     let mut command = command(program);
     command
@@ -53,7 +53,7 @@ pub(crate) fn clawk(program: &Path, folder: &Path, words: &[&str]) -> Command {
     command
 }
 
-/// Trusts the configuration of a folder.
+/// Marks the configuration of a folder as trusted.
 ///
 /// # Errors
 /// clawk refuses.
@@ -61,10 +61,10 @@ pub(crate) fn trust(program: &Path, folder: &Path) -> Result<()> {
     output(&mut clawk(program, folder, &["trust", "."])).map(drop)
 }
 
-/// Starts a server and waits until a line of its standard error holds `ready`.
+/// Starts a server and waits until a line of its standard error contains `ready`.
 ///
 /// # Errors
-/// It ended before.
+/// The server ended before.
 pub(crate) fn ready(command: &mut Command, ready: &str) -> Result<Running> {
     let mut child = command
         .stdin(Stdio::null())
@@ -95,7 +95,7 @@ pub(crate) fn ready(command: &mut Command, ready: &str) -> Result<Running> {
 }
 
 impl Several {
-    /// None yet.
+    /// Makes an empty set of agents.
     pub(crate) fn new() -> Self {
         let (tell, lines) = mpsc::sync_channel(WAITING);
         Self {
@@ -105,10 +105,10 @@ impl Several {
         }
     }
 
-    /// Starts one and initializes it; its number.
+    /// Starts an agent, initializes it and returns its number.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The agent does not answer.
     pub(crate) fn add(&mut self, command: &mut Command) -> Result<usize> {
         let mut child = command
             .stdin(Stdio::piped())
@@ -147,25 +147,25 @@ impl Several {
         }
     }
 
-    /// The process of one of them.
+    /// Returns the process id of an agent.
     pub(crate) fn pid(&self, number: usize) -> Result<u32> {
         let (running, _) = self.agents.get(number).context("no such agent")?;
         Ok(running.pid())
     }
 
-    /// Sends a message.
+    /// Sends a message to an agent.
     ///
     /// # Errors
-    /// It has ended.
+    /// The agent has ended.
     pub(crate) fn say(&mut self, number: usize, message: &Value) -> Result<()> {
         let (_, input) = self.agents.get_mut(number).context("no such agent")?;
         Ok(writeln!(input, "{message}")?)
     }
 
-    /// The next message of any of them, and whose it is.
+    /// Returns the next message of any agent, with the agent's number.
     ///
     /// # Errors
-    /// None comes in time, or it is an error.
+    /// No message arrives in time, or the message is an error.
     pub(crate) fn hear(&self) -> Result<(usize, Value)> {
         let (number, message) = self
             .lines

@@ -1,23 +1,23 @@
-//! Rows, and how they are shown.
+//! The benchmark's rows and their display.
 
 use serde_json::{Value, json};
 
 use super::machine::Machine;
 
-/// What a row should reach.
+/// The goal of a row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Goal {
-    /// The value itself, at most.
+    /// The value must be at most this.
     AtMost(f64),
-    /// The value itself, at least.
+    /// The value must be at least this.
     AtLeast(f64),
-    /// The value over its neighbour's, at most.
+    /// The ratio of the value to the reference must be at most this.
     RatioAtMost(f64),
-    /// Nothing is promised; the number is for orientation.
+    /// No goal; the number is for information.
     None,
 }
 
-/// Something known, measured in the same run and unit.
+/// A reference value, measured in the same run and unit.
 #[derive(Debug, Clone)]
 pub(crate) struct Neighbour {
     pub(crate) what: String,
@@ -34,7 +34,7 @@ pub(crate) struct Row {
     pub(crate) goal: Goal,
 }
 
-/// All rows.
+/// The benchmark's table.
 #[derive(Debug, Default)]
 pub(crate) struct Table(Vec<Row>);
 
@@ -61,7 +61,7 @@ impl Row {
         }
     }
 
-    /// What the table shows of it.
+    /// Returns the row's six cells.
     fn cells(&self) -> [String; 6] {
         [
             self.what.clone(),
@@ -75,7 +75,7 @@ impl Row {
         ]
     }
 
-    /// A line of the table, for whoever looks before the table is complete.
+    /// Returns a line that is printed before the table is complete.
     fn line(&self) -> String {
         format!("| {} |", self.cells().join(" | "))
     }
@@ -95,7 +95,7 @@ impl Row {
 }
 
 impl Table {
-    /// One more row. It is told at once on standard error, so that a run that is interrupted has told what it measured.
+    /// Adds a row. Also prints it to standard error at once, so that an interrupted run still shows its results.
     pub(crate) fn add(
         &mut self,
         what: impl Into<String>,
@@ -118,7 +118,7 @@ impl Table {
         self.0.push(row);
     }
 
-    /// A Markdown table that can also be read as it stands, and the note of the machine.
+    /// Returns a Markdown table that is also readable as plain text, and the description of the machine.
     pub(crate) fn text(&self, machine: &Machine) -> String {
         let mut lines = vec![
             [
@@ -150,7 +150,7 @@ impl Table {
         text
     }
 
-    /// For programs.
+    /// Returns the table as JSON.
     pub(crate) fn json(&self, machine: &Machine) -> String {
         let rows: Vec<Value> = self.0.iter().map(Row::json).collect();
         json!({ "machine": machine.json(), "rows": rows }).to_string()
@@ -167,7 +167,7 @@ fn pad(cell: &str, width: usize) -> String {
     format!("{cell}{}", " ".repeat(missing))
 }
 
-/// Three significant digits, thousands apart.
+/// Formats a number with three significant digits and separated thousands.
 fn number(value: f64) -> String {
     let digits = if value.abs() < 10.0 {
         2

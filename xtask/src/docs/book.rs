@@ -1,4 +1,5 @@
-//! The book: what `docs/SUMMARY.md` lists. Every page is in it, every link and anchor leads somewhere; HTML for reading.
+//! The user guide: the pages in `docs/SUMMARY.md`. Checks that every page is listed and that every link and anchor exists, and
+//! writes HTML.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,21 +13,21 @@ use crate::tidy::Finding;
 
 const DOCS: &str = "docs";
 const SUMMARY: &str = "docs/SUMMARY.md";
-/// Files of the book that are no pages.
+/// Files of the book that are not pages.
 const BESIDE: [&str; 1] = [SUMMARY];
-/// Where a link that leaves the book goes in the HTML.
+/// Base URL in the HTML for links to files outside the book.
 const REPOSITORY: &str = "https://github.com/clawk/clawk/blob/main/";
 const STYLE: &str = include_str!("book.css");
 
-/// One line of the summary: how deep, what it is called, which page (from the root); a part's title has no page.
+/// One line of the summary: depth, title, page (relative to the root). The title of a part has no page.
 struct Entry {
     depth: usize,
     title: String,
     page: Option<PathBuf>,
 }
 
-/// Every page of `docs` is in the summary once, what the summary names exists, and every relative link in a document leads to a file
-/// and, behind `#`, to a heading.
+/// Checks that the summary lists every page of `docs` once, that every listed page exists, and that every relative link in a
+/// document leads to an existing file and, after `#`, to an existing heading.
 pub(super) fn check(root: &Path) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let mut listed = BTreeMap::new();
@@ -57,7 +58,7 @@ pub(super) fn check(root: &Path) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// What is wrong with a link, if anything.
+/// Returns what is wrong with a link, if anything.
 fn dead(
     root: &Path,
     page: &Path,
@@ -92,7 +93,7 @@ fn dead(
     })
 }
 
-/// Writes every page as HTML; the folder, and how many pages.
+/// Writes every page as HTML. Returns the folder and the number of pages.
 ///
 /// # Errors
 /// A page can't be read or written.
@@ -127,7 +128,7 @@ pub(super) fn render(root: &Path) -> Result<(PathBuf, usize)> {
     Ok((folder, pages.len()))
 }
 
-/// The page's own text as HTML, its links for the folder of HTML.
+/// Returns the page's text as HTML, with links changed for the HTML folder.
 fn body(page: &Path, text: &str, pages: &[&PathBuf]) -> String {
     let mut events: Vec<Event> = Parser::new_ext(text, options()).collect();
     let mut start = None;
@@ -156,7 +157,7 @@ fn body(page: &Path, text: &str, pages: &[&PathBuf]) -> String {
     out
 }
 
-/// Where a link of a page leads in the HTML.
+/// Returns the target in the HTML of a page's link.
 fn moved(page: &Path, link: &str, pages: &[&PathBuf]) -> String {
     if link.contains("://") || link.starts_with('#') || link.starts_with("mailto:") {
         return link.to_owned();
@@ -178,7 +179,7 @@ fn moved(page: &Path, link: &str, pages: &[&PathBuf]) -> String {
     }
 }
 
-/// The frame around a page: the list of all pages, and the ones before and after.
+/// Returns the complete HTML page: the list of all pages, the text, and links to the previous and the next page.
 fn whole(entries: &[Entry], page: &Path, body: &str, near: [Option<&PathBuf>; 2]) -> String {
     let up = up(page);
     let mut list = String::new();
@@ -211,7 +212,7 @@ fn whole(entries: &[Entry], page: &Path, body: &str, near: [Option<&PathBuf>; 2]
     )
 }
 
-/// The summary's lines in their order.
+/// Returns the summary's lines in order.
 fn summary(root: &Path) -> Result<Vec<Entry>> {
     let text = fs::read_to_string(root.join(SUMMARY)).with_context(|| format!("can't read {SUMMARY}"))?;
     let mut entries = Vec::new();
@@ -237,7 +238,7 @@ fn summary(root: &Path) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// The documents whose links are checked: those of the book, and those at the root.
+/// Returns the documents whose links are checked: those of the book, and those in the root.
 fn documents(root: &Path) -> Result<Vec<PathBuf>> {
     let mut pages: Vec<PathBuf> = files(&root.join(DOCS), "md")?
         .into_iter()
@@ -251,7 +252,7 @@ fn documents(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(pages)
 }
 
-/// Files below a folder with this ending, relative to it, in order.
+/// Returns the files below a folder with this ending, relative to the folder and sorted.
 fn files(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut open = vec![folder.to_owned()];
@@ -269,7 +270,7 @@ fn files(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Where a page lies in the folder of HTML.
+/// Returns a page's path in the HTML folder.
 fn place(page: &Path) -> PathBuf {
     let inside = page.strip_prefix(DOCS).unwrap_or(page);
     if inside.file_name().is_some_and(|name| name == "README.md") {
@@ -278,12 +279,12 @@ fn place(page: &Path) -> PathBuf {
     inside.with_extension("html")
 }
 
-/// From a page's folder to the root of the HTML.
+/// Returns the relative path from a page's folder to the root of the HTML.
 fn up(page: &Path) -> String {
     "../".repeat(place(page).components().count().saturating_sub(1))
 }
 
-/// The targets of a text's links, outside of code.
+/// Returns the targets of a text's links, without those in code.
 fn links(text: &str) -> Vec<String> {
     Parser::new_ext(text, options())
         .filter_map(|event| match event {
@@ -295,7 +296,7 @@ fn links(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The anchors of a text's headings.
+/// Returns the anchors of a text's headings.
 fn headings(text: &str) -> BTreeSet<String> {
     let events: Vec<Event> = Parser::new_ext(text, options()).collect();
     let mut found = BTreeSet::new();
@@ -328,7 +329,8 @@ fn words(events: &[Event]) -> String {
         .collect()
 }
 
-/// A heading's anchor, as mdBook and GitHub make it: letters, digits, `-` and `_`; the second of the same words ends with `-1`.
+/// Returns a heading's anchor as mdBook and GitHub make it: letters, digits, `-` and `_`. A second heading with the same words gets
+/// the suffix `-1`.
 fn numbered(text: &str, seen: &mut BTreeMap<String, usize>) -> String {
     let slug: String = text
         .to_lowercase()
@@ -348,7 +350,7 @@ fn numbered(text: &str, seen: &mut BTreeMap<String, usize>) -> String {
     }
 }
 
-/// Without `.` and `..`.
+/// Returns the path without `.` and `..`.
 fn tidied(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {

@@ -1,4 +1,4 @@
-//! `docs/reference/cli.md`: the `--help` of every verb, word for word, from the built program.
+//! `docs/reference/cli.md`: the `--help` text of every command, unchanged, from the built program.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -18,7 +18,7 @@ const HEAD: &str = "\
 Every verb takes `--help`. Exit codes: 0 success; 1 the checked thing is bad, or the work failed; 2 wrong usage; 130 interrupted; 143 terminated.
 ";
 
-/// The page and its text. Builds the program with the features of the shipped one.
+/// Returns the page's path and text. Builds the program with the shipped features.
 pub(super) fn page() -> Result<(&'static str, String)> {
     let words = [
         "--package",
@@ -35,9 +35,9 @@ pub(super) fn page() -> Result<(&'static str, String)> {
     Ok((PAGE, text))
 }
 
-/// Writes the help of a verb and of every verb below it.
+/// Writes the help of a command and of all its subcommands.
 fn verb(program: &Path, words: &mut Vec<String>, out: &mut String) -> Result<()> {
-    // Without a terminal on any stream, the width does not depend on who runs this.
+    // Without a terminal on any stream, the width is the same for every user.
     let told = command(program).args(&*words).arg("--help").output();
     let told = told.with_context(|| format!("can't run `{}`", program.display()))?;
     let help = String::from_utf8(told.stdout).context("a help text is not UTF-8")?;
@@ -60,7 +60,7 @@ fn verb(program: &Path, words: &mut Vec<String>, out: &mut String) -> Result<()>
     Ok(())
 }
 
-/// The verbs under `Commands:`.
+/// Returns the commands listed under `Commands:`.
 fn verbs<'a>(help: &[&'a str]) -> Vec<&'a str> {
     help.iter()
         .skip_while(|line| **line != "Commands:")

@@ -1,4 +1,4 @@
-//! `docs/reference/coverage.md`, written from `vectors/coverage.toml`: what this version does with each leaf of a manifest.
+//! `docs/reference/coverage.md`, generated from `vectors/coverage.toml`: how this version treats each leaf of a manifest.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ for each word of a closed set; `[]` stands for the items of a list.
 * **refused**: no machine can run it in this version. `clawk validate` and every start refuse it with the code.
 ";
 
-/// The page and its text.
+/// Returns the page's path and text.
 pub(super) fn page(root: &Path) -> Result<(&'static str, String)> {
     let text = fs::read_to_string(root.join(TABLE)).with_context(|| format!("can't read {TABLE}"))?;
     let table: toml::Table = toml::from_str(&text).with_context(|| format!("{TABLE} is not valid"))?;

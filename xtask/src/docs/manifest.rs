@@ -10,7 +10,7 @@ use serde_json::Value;
 const PAGE: &str = "docs/reference/manifest.md";
 const TABLE: &str = "vectors/coverage.toml";
 
-/// The primitives in the order of the page: kind, where it stands in a manifest, its schema.
+/// The primitives in the page's order: kind, position in a manifest, schema.
 const KINDS: [(&str, &str, &str); 11] = [
     ("Identity", "spec.identity", "identity"),
     ("Provider", "spec.providers[]", "provider"),
@@ -58,7 +58,7 @@ The last column says what this version does with the field:
 `[]` stands for the items of a list, `*` for a name that you choose.
 ";
 
-/// The page and its text.
+/// Returns the page's path and text.
 pub(super) fn page(root: &Path) -> Result<(&'static str, String)> {
     let text = fs::read_to_string(root.join(TABLE)).with_context(|| format!("can't read {TABLE}"))?;
     let coverage: toml::Table = toml::from_str(&text).with_context(|| format!("{TABLE} is not valid"))?;
@@ -112,13 +112,13 @@ fn section(out: &mut String, kind: &str, place: &str, schema: &Value, coverage: 
     Ok(())
 }
 
-/// What is said of a field without a text of its own: it belongs to the field above it.
+/// Returns the text for a field without its own description: it refers to the parent field.
 fn inherited(path: &str) -> String {
     let above = path.rsplit_once('.').map_or(path, |(above, _)| above);
     format!("See `{above}`.")
 }
 
-/// Every field below this one, parents before children.
+/// Collects every field below `above`, parents before children.
 fn fields<'a>(schema: &'a Value, above: &str, out: &mut Vec<(String, &'a Value, bool)>) {
     let required: Vec<&str> = schema
         .get("required")
@@ -139,7 +139,7 @@ fn fields<'a>(schema: &'a Value, above: &str, out: &mut Vec<(String, &'a Value, 
     }
 }
 
-/// What a field holds: members, items of a list, values of a map, variants.
+/// Collects the content of a field: members, items of a list, values of a map, variants.
 fn below<'a>(field: &'a Value, path: &str, out: &mut Vec<(String, &'a Value, bool)>) {
     fields(field, path, out);
     if let Some(items) = field.get("items") {
@@ -158,7 +158,7 @@ fn below<'a>(field: &'a Value, path: &str, out: &mut Vec<(String, &'a Value, boo
     }
 }
 
-/// The type of a field, its closed set of words, and its bounds.
+/// Returns a field's type, its allowed words and its bounds.
 fn value(field: &Value) -> String {
     if let Some(words) = field.get("enum").and_then(Value::as_array) {
         let words: Vec<String> = words
@@ -215,7 +215,7 @@ fn bounds(field: &Value) -> String {
     }
 }
 
-/// What this version does with a field: its own line of the table, or those of its words.
+/// Returns how this version treats a field: its own line of the coverage table, or the lines of its words.
 fn status(path: &str, lines: Option<&toml::Table>) -> String {
     let Some(lines) = lines else {
         return String::new();
@@ -263,7 +263,7 @@ fn status(path: &str, lines: Option<&toml::Table>) -> String {
     own.join("; ")
 }
 
-/// Text that fits a cell of a Markdown table.
+/// Escapes text for a cell of a Markdown table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
@@ -272,7 +272,8 @@ fn cell(text: &str) -> String {
 mod tests {
     use super::page;
 
-    /// Every leaf of the coverage table, which a test holds to the schema, is a row of the page; and every row says something.
+    /// Every leaf of the coverage table is a row of the page, and every row has a description. A test keeps the table equal to the
+    /// schema.
     #[test]
     fn every_leaf_of_the_schema_is_in_the_page_with_its_effect() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();

@@ -1,6 +1,6 @@
-//! `cargo xtask docs`: pages made from data, then the book: every link checked, HTML in `target/book`.
+//! `cargo xtask docs`: generates pages from data, then checks every link of the book and writes HTML to `target/book`.
 //!
-//! The book is an mdBook (`docs/book.toml`, `docs/SUMMARY.md`), so `mdbook serve docs` works where it is installed. Building it
+//! The book is an mdBook (`docs/book.toml`, `docs/SUMMARY.md`), so `mdbook serve docs` works if mdbook is installed. The build
 //! needs no other program: [`book`] renders the same pages with a Markdown library (ADR 61).
 
 mod book;
@@ -29,7 +29,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     build(root)
 }
 
-/// Checks the book and renders it. Builds no program.
+/// Checks the book and renders it, without building the program.
 ///
 /// # Errors
 /// A page can't be read or written, or the check has findings.
@@ -46,8 +46,8 @@ pub(crate) fn build(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What tidy checks of the docs, without building the program: generated pages are current, every page is in the book and every
-/// link in it leads somewhere, no page names a file that is not there.
+/// The checks of the docs in tidy, without building the program: generated pages are current, every page is in the book, every link
+/// has a target, and every file named on a page exists.
 pub(crate) fn check(root: &Path) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for (page, text) in [coverage::page(root)?, manifest::page(root)?] {

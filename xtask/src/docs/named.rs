@@ -1,4 +1,4 @@
-//! Documents name what exists: a path of the repository in backticks is there, a chore of xtask is one.
+//! Checks that documents name existing things: a repository path in backticks exists, and a task of xtask exists.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use pulldown_cmark::{Event, Parser};
 
 use crate::tidy::Finding;
 
-/// Folders of the repository that documents name.
+/// Folders of the repository to which documents refer.
 const FOLDERS: [&str; 8] = [
     "bench/",
     "crates/",
@@ -20,7 +20,7 @@ const FOLDERS: [&str; 8] = [
     "xtask/",
 ];
 
-/// Every path in backticks that begins with a folder of the repository, and every chore.
+/// Checks every path in backticks that begins with a folder of the repository, and every task of xtask.
 pub(super) fn check(root: &Path) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let mut open = vec![root.join("docs")];
@@ -67,7 +67,7 @@ fn exists(root: &Path, name: &str) -> bool {
     {
         return true;
     }
-    // A path within a crate, as the page that is about the crate writes it.
+    // The path may be relative to a crate, if the page is about that crate.
     let within = |folder: fs::DirEntry| {
         ["", "src"]
             .iter()

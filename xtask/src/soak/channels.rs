@@ -1,16 +1,17 @@
-//! Channels under load and kills: tests that take minutes.
+//! Soak tests of channels under load and with killed processes. They take minutes.
 
 use anyhow::{Result, bail};
 
 use crate::run::{command, has, must};
 
-/// Tests of channels under load and kills, and the real binary under a hundred kills and under ten thousand messages.
+/// Filter for the tests: channels under load and with kills, and the real program with a hundred kills and with ten thousand
+/// messages.
 const TESTS: &str =
     "(package(clawk-channels) & test(weather::)) | test(a_hundred_kills) | test(ten_thousand_messages)";
-/// The profile of nextest: one test at a time, with long limits.
+/// The nextest profile: one test at a time, with long time limits.
 const PROFILE: &str = "soak";
 
-/// Runs all of them, or those whose name holds `words`; what each prints is shown.
+/// Runs all tests, or those whose name contains one of `words`. Shows their output.
 pub(super) fn run(words: &[String]) -> Result<()> {
     if !has("cargo", &["nextest", "--version"]) {
         bail!("`cargo nextest` is missing: cargo install --locked cargo-nextest");

@@ -1,12 +1,12 @@
-//! The faults of every transport as a whole: 1,000 reconnects, 10,000 connections that say nothing, 200 cut messages, brokers
-//! and agents that are killed. CI runs the same tests with less of each.
+//! Soak tests of all transports: 1,000 reconnects, 10,000 idle connections, 200 truncated messages, killed brokers and agents. CI
+//! runs the same tests with smaller numbers.
 
 use anyhow::Result;
 
 use crate::parts;
 use crate::run::{command, must};
 
-/// Tells the tests to do the whole.
+/// Environment variable that selects the full size of the tests.
 const WHOLE: &str = "CLAWK_SOAK";
 
 pub(super) fn run() -> Result<()> {

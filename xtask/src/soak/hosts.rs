@@ -1,5 +1,5 @@
-//! `cargo xtask soak hosts`: four hosts of one agent on PostgreSQL that are killed and put to sleep, while the server restarts and fails
-//! over. It prints how long each event kept messages waiting.
+//! `cargo xtask soak hosts`: four hosts of one agent on PostgreSQL are killed and paused, while the server restarts and fails over.
+//! Prints how long each event delayed messages.
 
 use anyhow::Result;
 
@@ -8,10 +8,10 @@ use crate::{parts, run};
 
 pub(super) const TEST: &str = "state_pg::chaos::soak_four_hosts_lose_no_message_and_do_nothing_twice";
 
-/// Runs it for so long, over so many conversations.
+/// Runs the test for the given time, with the given number of conversations.
 ///
 /// # Errors
-/// The words are wrong, or a message was lost, answered twice, or acted on twice.
+/// The arguments are wrong, or a message was lost, answered twice, or executed twice.
 pub(super) fn run(args: &[String]) -> Result<()> {
     only(args, &["--minutes", "--conversations"])?;
     let (minutes, conversations) = (

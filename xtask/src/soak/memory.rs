@@ -1,12 +1,12 @@
-//! What an agent still knows after 2,000 turns, and how well its stores find: measurements of minutes with a real model of embeddings.
-//! Each prints its numbers, and fails where they are worse than what `docs/how-to/memory.md` says.
+//! Measures how much an agent remembers after 2,000 turns, and the quality of memory search, with a real embeddings model. Takes
+//! minutes. Each test prints its numbers and fails if they are worse than those in `docs/how-to/memory.md`.
 
 use anyhow::Result;
 
 use crate::parts;
 use crate::run::{command, must};
 
-/// How many turns a run has, for the tests.
+/// Environment variable with the number of turns in a run.
 const TURNS: &str = "CLAWK_TURNS";
 
 pub(super) fn run(args: &[String]) -> Result<()> {

@@ -1,11 +1,11 @@
-//! `cargo xtask soak swarm [--backend NAME]`: a swarm whose hosts and processes fail; needs root.
+//! `cargo xtask soak swarm [--backend NAME]`: a swarm whose hosts and processes fail. Needs root.
 
 use anyhow::{Result, bail};
 
 use super::{number, only};
 use crate::{parts, run};
 
-/// The tests of `crates/clawk/tests/it/hosts.rs`, by their back ends.
+/// The tests in `crates/clawk/tests/it/hosts.rs`, by back end.
 pub(super) const TESTS: [(&str, &str); 4] = [
     (
         "nats",
@@ -19,10 +19,10 @@ pub(super) const TESTS: [(&str, &str); 4] = [
     ("in-process", "hosts::the_same_in_one_process"),
 ];
 
-/// Runs them with more tasks: the one of `--backend`, or all.
+/// Runs the tests with more tasks: the one for `--backend`, or all.
 ///
 /// # Errors
-/// The words are wrong, or a test failed.
+/// The arguments are wrong, or a test failed.
 pub(super) fn run(args: &[String]) -> Result<()> {
     only(args, &["--backend", "--tasks", "--workers"])?;
     let asked = args.iter().position(|arg| arg == "--backend");

@@ -1,4 +1,5 @@
-//! Each crate names in its manifest only what its code uses, and the workspace only what a crate names.
+//! Checks that each crate's manifest lists only dependencies that its code uses, and that the workspace lists only dependencies
+//! that a crate uses.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,11 +10,10 @@ use toml::Table;
 
 use super::Finding;
 
-/// Dependencies that code does not name: they are there for a feature that they switch on in another crate, or are named by what a
-/// macro writes.
+/// Dependencies without a mention in the code. They enable a feature in another crate, or a macro's output uses them.
 const UNNAMED: &[(&str, &str)] = &[];
 
-/// Findings for dependencies that nothing names.
+/// Returns a finding for each unused dependency.
 pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let mut inherited = BTreeSet::new();
@@ -44,7 +44,7 @@ pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// The keys of all tables of dependencies of a package, those for one target included.
+/// Returns the keys of all dependency tables of a package, including those for one target.
 fn dependency_names(manifest: &Table) -> BTreeSet<String> {
     let tables = |table: &Table| -> Vec<String> {
         ["dependencies", "dev-dependencies", "build-dependencies"]
@@ -65,7 +65,7 @@ fn dependency_names(manifest: &Table) -> BTreeSet<String> {
     names
 }
 
-/// All words of the crate's sources, comments apart.
+/// Returns all words in the crate's sources, without comments.
 fn words_of_code(root: &Path, folder: &Path, files: &[PathBuf]) -> BTreeSet<String> {
     let mut words = BTreeSet::new();
     let sources = files
@@ -77,7 +77,7 @@ fn words_of_code(root: &Path, folder: &Path, files: &[PathBuf]) -> BTreeSet<Stri
         }; // silent-ok: just removed
         for line in text.lines() {
             let documents = line.trim_start().starts_with("//");
-            // A doc comment's example uses dependencies, too; prose only names them.
+            // An example in a doc comment uses dependencies, too. Prose only mentions them.
             if documents && !line.contains("::") {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Documents name what exists: ARCHITECTURE.md its paths, crates and modules; every document its relative links.
+//! Checks that documents name existing things: in ARCHITECTURE.md paths, crates and modules; in every document relative links.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use super::Finding;
 
 const ARCHITECTURE_LINES: usize = 150;
 
-/// ARCHITECTURE.md is short, and every path, crate and `module::item` in backticks exists.
+/// Checks that ARCHITECTURE.md is short, and that every path, crate and `module::item` in backticks exists.
 pub(super) fn architecture(root: &Path) -> Result<Vec<Finding>> {
     let text = fs::read_to_string(root.join("ARCHITECTURE.md")).context("can't read ARCHITECTURE.md")?;
     let mut findings = Vec::new();
@@ -29,7 +29,7 @@ pub(super) fn architecture(root: &Path) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Whether a name in backticks exists, as far as it is a claim about the tree; other words are true.
+/// Returns whether a name in backticks exists. A name that does not refer to the tree counts as existing.
 fn exists(root: &Path, name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:".contains(c);
     if !name.chars().all(plain) || name.contains("://") {
@@ -45,7 +45,7 @@ fn exists(root: &Path, name: &str) -> bool {
     !name.starts_with("clawk-") || root.join("crates").join(name).is_dir()
 }
 
-/// Follows `a::b::Item` from a source folder through module files; what is no module must be defined or re-exported there.
+/// Follows `a::b::Item` from a source folder through module files. The last name must be a module, or defined or re-exported there.
 fn item(src: &Path, names: &str) -> bool {
     let mut folder = src.to_owned();
     let mut file = src.join("lib.rs");
@@ -80,7 +80,7 @@ fn defines(file: &Path, name: &str) -> bool {
     })
 }
 
-/// Relative links `[text](path#anchor)` lead somewhere.
+/// Checks that relative links `[text](path#anchor)` have a target.
 pub(super) fn links(root: &Path, path: &Path, text: &str) -> Vec<Finding> {
     let folder = root.join(path.parent().unwrap_or(Path::new("")));
     let mut findings = Vec::new();

@@ -1,16 +1,16 @@
-//! Every place from which an effect can start, and who owns it. A new one is a finding until it is named here: either it
-//! runs by a permit, behind a durable decision, or it is none of the agent's effects and says why.
+//! Lists every place in the code that can start an effect, and its owner. A new place is a finding until it is added here. Either
+//! it needs a permit, after a durable decision, or it is not an effect of the agent, and the entry explains why.
 
 use std::path::Path;
 
 use super::Finding;
 use super::source::is_test;
 
-/// What starts an effect, by the words that do it.
+/// A kind of effect, with the code that starts it and the files that may contain that code.
 struct Door {
     what: &'static str,
     words: &'static [&'static str],
-    /// Files, or folders with a final slash.
+    /// Paths of files, or of folders with a final slash.
     owners: &'static [&'static str],
 }
 
@@ -18,18 +18,18 @@ const DOORS: [Door; 8] = [
     Door {
         what: "makes a permit",
         words: &["Permit {"],
-        // The one path, after the decision is durable; and the type's own lines.
+        // The only path that makes a permit, after the decision is durable; and the type's own definition.
         owners: &[
             "crates/clawk-kernel/src/call/mod.rs",
             "crates/clawk-kernel/src/call/permit.rs",
-            // A check that finds out what became of an effect: decided and recorded as any call.
+            // A check that determines the outcome of an effect. It is decided and recorded like any call.
             "crates/clawk-kernel/src/call/reconcile.rs",
         ],
     },
     Door {
         what: "runs a tool",
         words: &["runner.run(", "run_call("],
-        // The path with a permit; the runner itself, below its permit.
+        // The path that has a permit; and the runner, which receives it.
         owners: &[
             "crates/clawk-kernel/src/call/mod.rs",
             "crates/clawk-tools/src/runner.rs",
@@ -45,17 +45,17 @@ const DOORS: [Door; 8] = [
         what: "starts a process",
         words: &["launcher.launch(", "launcher.serve(", ".launch(&"],
         owners: &[
-            // Below a permit.
+            // Called only with a permit.
             "crates/clawk-tools/src/executor/",
             "crates/clawk-tools/src/builtin/",
             "crates/clawk-tools/src/mcp/",
-            // The adapter of a `custom` channel: the operator's program, in a box, beside the agent.
+            // The adapter of a `custom` channel: the operator's program in a sandbox, separate from the agent.
             "crates/clawk-channels/src/types/custom.rs",
-            // The spawner itself.
+            // The code that starts processes.
             "crates/clawk-sandbox/src/",
-            // A probe of this host, asked for by its owner.
+            // A probe of this host, started by its owner.
             "crates/clawk/src/cmd/doctor/",
-            // A person tries a box: no agent's call, and no tool's name.
+            // A person tries a sandbox. There is no agent's call and no tool.
             "crates/clawk/src/cmd/sandbox/run.rs",
             "crates/clawk/src/cmd/sandbox/waiting.rs",
         ],
@@ -64,9 +64,9 @@ const DOORS: [Door; 8] = [
         what: "speaks to a database server",
         words: &["tokio_postgres"],
         owners: &[
-            // Stores of memory: what is kept in them is recorded as such.
+            // Memory stores. Changes of their entries are recorded as memory events.
             "crates/clawk-postgres/src/",
-            // Events of a database: each is a message on the record before its row is deleted.
+            // Database events. Each one is recorded as a message before its row is deleted.
             "crates/clawk-channels/src/types/db_trigger/postgres.rs",
         ],
     },
@@ -75,26 +75,26 @@ const DOORS: [Door; 8] = [
         words: &["Client::for_", "egress::Client::new"],
         owners: &[
             "crates/clawk-egress/src/",
-            // Below a permit.
+            // Called only with a permit.
             "crates/clawk-tools/src/",
-            // Platforms, to which answers go that are owed and recorded.
+            // Chat platforms, which receive answers that are recorded in the outbox.
             "crates/clawk-channels/src/api.rs",
-            // Files that people sent there, from the platform's own hosts.
+            // Files that people sent on a platform, from the platform's own hosts.
             "crates/clawk-channels/src/remote.rs",
-            // The operator's server of memory stores: the agent names no address.
+            // The operator's server of memory stores. The agent cannot choose the address.
             "crates/clawk-memory/src/qdrant/server.rs",
-            // Models, whose requests are recorded as such.
+            // Models. Requests to them are recorded as provider events.
             "crates/clawk-providers/src/",
-            // Signed tree heads and audit records to where the operator wants them.
+            // Sends signed tree heads and audit records to the operator's destinations.
             "crates/clawk/src/keeper/",
             "crates/clawk/src/audit/",
             "crates/clawk/src/compose/telemetry/",
-            // The operator's own verbs, outside of any agent.
+            // The operator's own commands, outside of any agent.
             "crates/clawk/src/cmd/trace/export/",
             "crates/clawk-conformance/src/",
             // An authorization server of the operator's, about the tokens of who asks: no agent's effect.
             "crates/clawk-server/src/oauth/",
-            // A client of agents, at its user's word.
+            // A client of agents, which acts for its user.
             "crates/clawk-client/src/wire/",
         ],
     },
@@ -108,9 +108,9 @@ const DOORS: [Door; 8] = [
             "crates/clawk-conformance/src/",
             // The user's own command, which is the agent to talk to.
             "crates/clawk-client/src/wire/command.rs",
-            // The operator's own command that holds secrets.
+            // The operator's command that returns secrets.
             "crates/clawk-secrets/src/store.rs",
-            // The program under test of an upgrade, named by the operator; and this program itself, started again.
+            // The program under test of an upgrade, chosen by the operator; and this program, started again.
             "crates/clawk/src/cmd/upgrade/program.rs",
             "crates/clawk/src/cmd/serve.rs",
         ],
@@ -118,7 +118,7 @@ const DOORS: [Door; 8] = [
     Door {
         what: "names the store",
         words: &["clawk_store"],
-        // No effect, and the same rule: verbs read and change a state by one module, which another store can stand behind.
+        // Not an effect, but the same rule: commands access the state through one module, so that another store can replace it.
         owners: &[
             "crates/clawk-store/",
             "crates/clawk/src/state/kept.rs",
@@ -127,11 +127,11 @@ const DOORS: [Door; 8] = [
     },
 ];
 
-/// The places of one file that no owner has.
+/// Returns the places in one file that have no owner.
 pub(super) fn check(path: &Path, text: &str) -> Vec<Finding> {
     let shown = path.to_string_lossy();
     let ours = shown.starts_with("crates/") || shown.starts_with("xtask/");
-    // A file that holds this very list finds itself.
+    // Skip this file, because it contains the list itself.
     if !ours || !shown.ends_with(".rs") || is_test(path) || shown.ends_with("tidy/doors.rs") {
         return Vec::new();
     }

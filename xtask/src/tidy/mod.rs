@@ -1,4 +1,4 @@
-//! Checks of the tree that no compiler makes. Each check returns its findings; all are shown at once.
+//! Checks of the source tree that the compiler does not make. Each check returns its findings. All findings are shown together.
 
 mod dependencies;
 mod docs;
@@ -16,10 +16,13 @@ use anyhow::{Context, Result, bail};
 
 use crate::run::{command, output, say};
 
-/// One thing that is wrong: where, what, and what would mend it.
+/// One finding: the place, what is wrong, and how to fix it.
 pub(crate) type Finding = String;
 
-/// Runs every check; fails when one found something.
+/// Runs every check.
+///
+/// # Errors
+/// A check can't run, or has findings.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let files = files(root)?;
     let mut findings = layers::check(root)?;
@@ -52,7 +55,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Every file that is committed or would be, relative to the root.
+/// Returns every file that is committed or untracked but not ignored, relative to the root.
 fn files(root: &Path) -> Result<Vec<PathBuf>> {
     let list = output(
         command("git")
@@ -67,10 +70,10 @@ fn files(root: &Path) -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// Paths that exist on this machine only: the checkout, its neighbours, and the tools' folders at home.
+/// Returns paths that exist only on this machine: the checkout, its sibling folders, and the tools' folders in the home directory.
 fn machine_paths(root: &Path) -> Vec<String> {
     let mut paths = vec![root.display().to_string()];
-    // A checkout directly under `/` or a home folder has neighbours with ordinary names.
+    // A checkout directly under `/` or a home folder has siblings with ordinary names, which are not listed.
     if let Some(parent) = root.parent().filter(|parent| parent.components().count() == 2) {
         paths.push(parent.join("shared").display().to_string());
     }

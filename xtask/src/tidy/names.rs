@@ -1,5 +1,5 @@
-//! Names of types that a stranger can understand and grep: a noun that says what is unique, or a standard term of the field.
-//! The words are those of `docs/design/glossary.md`; exceptions stand in `names.allow`, whose list can only shrink.
+//! Checks that type names are nouns that a reader can understand and search for, or standard terms of the field. The words come
+//! from `docs/design/glossary.md`. `names.allow` lists the exceptions and may only become shorter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,25 +10,25 @@ use anyhow::{Context, Result};
 use super::Finding;
 use super::tokens::split_tokens;
 
-/// Where exceptions stand, `CRATE NAME` a line.
+/// The file of exceptions, one `CRATE NAME` per line.
 const EXCEPTIONS: &str = "xtask/src/tidy/names.allow";
 
-/// How many lines `names.allow` has. It is lowered with the list and never raised.
+/// Number of lines in `names.allow`. It is lowered together with the list and never raised.
 const EXCEPTION_COUNT: usize = 4;
 
-/// A name that stands for more types than this can't be grepped.
+/// Largest number of types with the same name. More can't be found by a text search.
 const TYPES_PER_NAME: usize = 4;
 
 const CURE: &str = "give it a noun that says what is unique about it; docs/design/glossary.md";
 
-/// Participles, pronouns and adverbs. Other participles are found by their endings, `-ed` and `-ing`.
+/// Participles, pronouns and adverbs. Other participles are recognised by the endings `-ed` and `-ing`.
 const NOT_NOUNS: &str = "
     All Any Asked Begun Both Bound Came Come Cut Cuts Done Drawn Due Each Earlier Elsewhere Firsts Foreseen Foretold Found Given
     Gone Grown Heard Held Here How Keeps Kept Known Lacks Lasting Later Leads Left Lent Lost Made Meant Met Neither Nobody None Now
     Once Owed Own Past Put Read Reads Said Seen Sent Shown Some Spent Stands Holds Taken There Told Undone Unmet Wanted Way What
     Where Which Who Whole Whom Whose Wish Written";
 
-/// The only names of one word: every engineer of this field knows them.
+/// The only allowed names of one word. Every engineer of this field knows them.
 const STANDARD_TERMS: &str = "
     Agent Agents Approval Args Arguments Atlas Attachment Attribute Audit Backend Batch Blob Body Bounds Broker Budget Buffer Builder
     Bus Cache Call Capabilities Capability Channel Channels Chunk Claim Claims Client Clock Codec Column Command Config Connection
@@ -45,11 +45,11 @@ const STANDARD_TERMS: &str = "
     Tenant Text Thread Timeout Token Tokens Tool Tools Topology Trace Transcript Transport Tree Trigger Turn Usage User Value Vector
     Vectors Verdict Verifier Version View Violation Waker Watcher Window Worker Writer";
 
-/// Names that a module may use for its own type of that kind, however many do.
+/// Names that any module may use for its own type of that kind.
 const CONVENTIONAL_NAMES: &str =
     "Args Builder Command Config Error Event Inner Kind Options Output Request Response State";
 
-/// A type that our own code declares.
+/// A type declared in clawk's code.
 #[derive(Debug)]
 struct TypeDeclaration {
     crate_name: String,
@@ -71,21 +71,21 @@ impl TypeDeclaration {
     }
 }
 
-/// A line of `names.allow`: types of a crate that may keep a bad name.
+/// A line of `names.allow`: a crate's type that may keep its name.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct NameException {
     crate_name: String,
     name: String,
 }
 
-/// Judges the types in `crates/*/src`, tests apart.
+/// Checks the types in `crates/*/src`, without tests.
 pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Finding>> {
     let mut types = Vec::new();
     for path in files {
         let Some(crate_name) = crate_of_source(path) else {
             continue;
         };
-        // silent-ok: git knows a file that was just removed.
+        // silent-ok: git still lists a file that was just removed
         let Ok(text) = fs::read_to_string(root.join(path)) else {
             continue;
         };
@@ -96,7 +96,7 @@ pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Finding>> {
     Ok(judge(&types, &list, EXCEPTION_COUNT))
 }
 
-/// The crate whose own code a file holds; `None` for tests and for files outside of `src`.
+/// Returns the crate of a source file; `None` for tests and for files outside `src`.
 fn crate_of_source(path: &Path) -> Option<&str> {
     let mut parts = path
         .components()
@@ -108,28 +108,28 @@ fn crate_of_source(path: &Path) -> Option<&str> {
     own.then_some(name)
 }
 
-/// A folder or file of tests and their helpers, by its name.
+/// Returns whether a path component names tests or their helpers.
 fn is_test_part(part: &str) -> bool {
     let stem = part.strip_suffix(".rs");
     ["test", "tests", "testing", "fixtures"].contains(&stem.unwrap_or(part))
         || stem.is_some_and(|stem| stem.ends_with("_test") || stem.ends_with("_tests"))
 }
 
-/// What a pair of braces holds, as far as it matters for names.
+/// The kind of a block in braces, as far as it matters for names.
 #[derive(PartialEq, Eq)]
 enum BlockKind {
-    /// The body of an `impl` or a trait: its `type` lines are named by the trait.
+    /// The body of an `impl` or a trait. The trait chooses the names of its `type` lines.
     AssociatedItems,
     /// `mod tests { … }`.
     InlineTests,
     OtherCode,
 }
 
-/// Types that a file declares, tests apart.
+/// Returns the types that a file declares, without tests.
 fn find_types(crate_name: &str, path: &Path, text: &str) -> Vec<TypeDeclaration> {
     let tokens = split_tokens(text);
     let mut blocks: Vec<BlockKind> = Vec::new();
-    // The word that decides what the next block is: the first of these in its head.
+    // The keyword that decides the kind of the next block: the first one in its head.
     let mut head: Option<&str> = None;
     let mut types = Vec::new();
     for (at, token) in tokens.iter().enumerate() {
@@ -170,7 +170,7 @@ fn find_types(crate_name: &str, path: &Path, text: &str) -> Vec<TypeDeclaration>
     types
 }
 
-/// What is wrong with the names of `types`, and with the list of exceptions, which has `count` lines.
+/// Returns the findings for the names of `types`, and for the list of exceptions, which must have `count` lines.
 fn judge(types: &[TypeDeclaration], list: &str, count: usize) -> Vec<Finding> {
     let lines: Vec<&str> = list
         .lines()
@@ -207,7 +207,7 @@ fn judge(types: &[TypeDeclaration], list: &str, count: usize) -> Vec<Finding> {
     findings
 }
 
-/// Why a name can't stand alone; `None` for a good one.
+/// Returns why a name is not acceptable; `None` for a good name.
 fn describe_fault(name: &str) -> Option<String> {
     if count_words(name) > 1 || lists(STANDARD_TERMS, name) {
         return None;
@@ -223,7 +223,7 @@ fn describe_fault(name: &str) -> Option<String> {
     })
 }
 
-/// The finding about the types of one name, when they are too many.
+/// Returns the finding about too many types with one name.
 fn describe_crowd(types: &[&TypeDeclaration]) -> Option<Finding> {
     let first = types.first().filter(|_| types.len() > TYPES_PER_NAME)?;
     let places: Vec<String> = types.iter().map(|declared| declared.place()).collect();
@@ -254,7 +254,7 @@ fn group_by_name(types: &[TypeDeclaration]) -> BTreeMap<&str, Vec<&TypeDeclarati
     names
 }
 
-/// The list holds only what is needed, each once, and is no longer than it was.
+/// Checks that the list holds only needed exceptions, each once, and did not become longer.
 fn judge_exceptions(lines: &[&str], needed: &BTreeSet<NameException>, count: usize) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut seen = BTreeSet::new();
@@ -299,7 +299,7 @@ fn lists(words: &str, name: &str) -> bool {
     words.split_whitespace().any(|word| word == name)
 }
 
-/// `ApprovalRequest` has two words, `Sha256` and `URI` have one, `OAuth` has two.
+/// Counts the words in a name: `ApprovalRequest` has two, `Sha256` and `URI` have one, `OAuth` has two.
 fn count_words(name: &str) -> usize {
     let letters: Vec<char> = name.chars().collect();
     let starts = letters.iter().enumerate().filter(|(at, letter)| {

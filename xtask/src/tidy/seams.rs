@@ -1,10 +1,11 @@
-//! A crate with a `clippy.toml` of its own is not read the root's: it must hold every seam of the whole tree.
+//! Checks each crate that has its own `clippy.toml`. Clippy does not read the root's file for it, so the file must repeat every
+//! rule of the root's.
 
 use std::path::Path;
 
 use super::Finding;
 
-/// Lines of the root's `clippy.toml` that the one at `path` lacks.
+/// Returns the lines of the root's `clippy.toml` that the file at `path` lacks.
 pub(super) fn check(root: &str, path: &Path, text: &str) -> Vec<Finding> {
     let own = path.file_name().is_some_and(|name| name == "clippy.toml") && path.components().count() > 1;
     if !own {

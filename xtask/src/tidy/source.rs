@@ -1,4 +1,4 @@
-//! File sizes, crate headers, and words that must not be committed.
+//! Checks file sizes, crate headers, and words that must not be committed.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ const WITH_REASON: usize = 600;
 const NEVER: usize = 1000;
 const REASON: &str = "Long because ";
 
-/// Files of 100–400 lines; over 600 says why in its head, over 1,000 is split. Tests apart.
+/// Checks a file's length, without tests. Over 600 lines its head must say why; over 1,000 lines it must be split.
 pub(super) fn size(path: &Path, text: &str) -> Option<Finding> {
     let source = path.extension().is_some_and(|extension| {
         ["rs", "py", "ts", "js", "mjs", "svelte", "sh"]
@@ -45,12 +45,12 @@ pub(super) fn is_test(path: &Path) -> bool {
         || path.file_name().is_some_and(|name| name == "tests.rs")
 }
 
-/// Hosts of package registries and paths of the machine at hand.
+/// Finds hosts of package registries, and paths of this machine.
 pub(super) fn words(path: &Path, text: &str, machine_paths: &[String]) -> Vec<Finding> {
     if path.file_name().is_some_and(|name| name == "Cargo.lock") {
         return Vec::new();
     }
-    // In halves, so that this file does not find itself.
+    // Written in halves, so that the check does not find this file.
     let hosts = [
         ("crates", ".io"),
         ("pypi", ".org"),
@@ -76,7 +76,7 @@ pub(super) fn words(path: &Path, text: &str, machine_paths: &[String]) -> Vec<Fi
     findings
 }
 
-/// Every crate's root says what it owns, depends on, must not know, and where to start reading.
+/// Checks that every crate's root says what the crate owns, depends on, must not know, and where to start reading.
 pub(super) fn headers(root: &Path) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let crates = root.join("crates");
@@ -92,7 +92,7 @@ pub(super) fn headers(root: &Path) -> Result<Vec<Finding>> {
         let text = fs::read_to_string(&file)?;
         let head: Vec<&str> = text.lines().take_while(|line| line.starts_with("//!")).collect();
         for words in ["Owns", "Depends on", "Must not know", "Start reading at"] {
-            // However it is emphasised.
+            // Any emphasis is accepted.
             if !head
                 .iter()
                 .any(|line| line.replace('*', "").contains(&format!("{words}:")))

@@ -4,11 +4,11 @@
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SourceToken<'text> {
     pub(super) text: &'text str,
-    /// From 1.
+    /// Line number, from 1.
     pub(super) line: usize,
 }
 
-/// Tokens of a source file in their order.
+/// Returns the tokens of a source file in order.
 pub(super) fn split_tokens(text: &str) -> Vec<SourceToken<'_>> {
     let mut cursor = TextCursor { rest: text, line: 1 };
     let mut tokens = Vec::new();
@@ -42,14 +42,14 @@ fn is_word(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
-/// What is not read yet, and the line on which it starts.
+/// The unread rest of the text, and the line on which it starts.
 struct TextCursor<'text> {
     rest: &'text str,
     line: usize,
 }
 
 impl<'text> TextCursor<'text> {
-    /// Reads `bytes` bytes, or all that is left.
+    /// Reads `bytes` bytes, or the rest if it is shorter.
     fn advance(&mut self, bytes: usize) -> &'text str {
         let (read, rest) = self.rest.split_at_checked(bytes).unwrap_or((self.rest, ""));
         self.line += read.matches('\n').count();
@@ -57,13 +57,13 @@ impl<'text> TextCursor<'text> {
         read
     }
 
-    /// Reads up to the end of the next `mark`, or all that is left.
+    /// Skips to the end of the next `mark`, or to the end of the text.
     fn skip_past(&mut self, mark: &str) {
         let end = self.rest.find(mark).map(|at| at + mark.len());
         self.advance(end.unwrap_or(self.rest.len()));
     }
 
-    /// Comments nest.
+    /// Skips a block comment with nested comments.
     fn skip_block_comment(&mut self) {
         let mut depth = 0_usize;
         while let Some(first) = self.rest.chars().next() {
@@ -99,7 +99,7 @@ impl<'text> TextCursor<'text> {
         self.advance(length);
     }
 
-    /// A character literal whole; of a lifetime, the quote only.
+    /// Skips a complete character literal. For a lifetime, skips only the quote.
     fn skip_character(&mut self) {
         let mut next = self.rest.chars().skip(1);
         let (first, second) = (next.next(), next.next());
@@ -114,7 +114,7 @@ impl<'text> TextCursor<'text> {
         }
     }
 
-    /// Skips a raw string whose `r` is read; returns false, and reads nothing, when there is none.
+    /// Skips a raw string after its `r`. Returns `false` and reads nothing if there is no raw string.
     fn skip_raw_string(&mut self) -> bool {
         let quoted = self.rest.trim_start_matches('#');
         let hashes = self.rest.len() - quoted.len();

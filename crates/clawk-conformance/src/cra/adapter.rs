@@ -1,4 +1,4 @@
-//! A target on standard streams, spoken to in JSON-RPC 2.0 (`vectors/cra/README.md`).
+//! A target on standard streams that speaks JSON-RPC 2.0 (`vectors/cra/README.md`).
 
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use crate::connection::{AgentConnection, ReceiveFailure};
 
-/// How long one answer may take.
+/// Time limit for one answer.
 const DEADLINE: Duration = Duration::from_secs(30);
 const METHOD_NOT_FOUND: i64 = -32601;
 
-/// A running adapter. Dropping it ends it.
+/// A running adapter. It ends when this value is dropped.
 pub(super) struct CraAdapter {
     line: Mutex<AdapterConnection>,
 }
@@ -33,10 +33,10 @@ impl CraAdapter {
         })
     }
 
-    /// One question; `None` where the adapter has no such method.
+    /// Sends one request; `None` if the adapter does not have the method.
     ///
     /// # Errors
-    /// No answer in time, none in the protocol, or an error.
+    /// No answer arrives in time, the answer violates the protocol, or it is an error.
     pub(super) fn ask(&self, method: &str, params: &Value) -> Result<Option<Value>> {
         let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         line.asked += 1;
@@ -64,7 +64,7 @@ impl CraAdapter {
         bail!("`{method}` failed: {error}")
     }
 
-    /// A question that belongs to one that was answered.
+    /// Sends a request whose method must exist, because a related one was answered.
     pub(super) fn must(&self, method: &str, params: &Value) -> Result<Value> {
         self.ask(method, params)?
             .with_context(|| format!("the adapter has no `{method}`"))

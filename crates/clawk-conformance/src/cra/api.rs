@@ -1,4 +1,4 @@
-//! A target's HTTP API: one client, blocking, with every wait bounded.
+//! A target's HTTP API: one blocking client with a time limit for every request.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, Method, header};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-/// The largest answer, bytes.
+/// Largest response, in bytes.
 const ANSWER_BYTES: u64 = 64 * 1024 * 1024;
 const DEADLINES: ClientDeadlines = ClientDeadlines {
     connect_ms: 5_000,
@@ -18,22 +18,22 @@ const DEADLINES: ClientDeadlines = ClientDeadlines {
     total_ms: 60_000,
 };
 
-/// Who the request is from.
+/// The credentials of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum CraAuth {
-    /// The token, as `Authorization: Bearer`.
+    /// The token as `Authorization: Bearer`.
     #[default]
     Bearer,
-    /// The token, as `X-API-Key`.
+    /// The token as `X-API-Key`.
     ApiKey,
-    /// A token that nobody gave out.
+    /// An invalid token.
     Wrong,
     /// No token.
     None,
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug, Clone)]
 pub(super) struct CraResponse {
     pub(super) status: u16,
@@ -42,15 +42,15 @@ pub(super) struct CraResponse {
 }
 
 impl CraResponse {
-    /// The body as JSON; null where it is none.
+    /// Returns the body as JSON; null if it is not JSON.
     pub(super) fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or(Value::Null)
     }
 
-    /// The body as JSON Lines.
+    /// Returns the body as JSON Lines.
     ///
     /// # Errors
-    /// A line is no JSON.
+    /// A line is not JSON.
     pub(super) fn lines(&self) -> Result<Vec<Value>> {
         self.text
             .lines()
@@ -60,7 +60,7 @@ impl CraResponse {
     }
 }
 
-/// An API and the token for it.
+/// An API and its token.
 #[derive(Clone)]
 pub(super) struct CraApi {
     pub(super) base: Url,
@@ -84,7 +84,7 @@ impl CraApi {
         })
     }
 
-    /// Whether the target was given a token, so that it can be asked to refuse others.
+    /// Returns whether the target has a token, so that refusals can be tested.
     pub(super) const fn guarded(&self) -> bool {
         self.token.is_some()
     }
@@ -93,7 +93,7 @@ impl CraApi {
         &self.runtime
     }
 
-    /// The headers that say who asks.
+    /// Returns the headers with the credentials.
     pub(super) fn credentials(&self, auth: CraAuth) -> Result<HeaderMap> {
         let mut headers = HeaderMap::new();
         let bearer = |token: &str| HeaderValue::try_from(format!("Bearer {token}"));
@@ -116,7 +116,7 @@ impl CraApi {
     /// Sends one request.
     ///
     /// # Errors
-    /// No answer.
+    /// There is no response.
     pub(super) fn send(
         &self,
         method: &str,
@@ -133,7 +133,7 @@ impl CraApi {
         let mut bytes = Vec::new();
         if let Some(body) = body {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            // A string is a body as it is, so that a case can send what is no JSON.
+            // A string is sent unchanged as the body, so that a case can send invalid JSON.
             bytes = match body {
                 Value::String(text) => text.clone().into_bytes(),
                 other => serde_json::to_vec(other)?,

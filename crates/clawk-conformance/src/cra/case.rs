@@ -1,4 +1,4 @@
-//! The cases as they lie in `vectors/cra`.
+//! The test cases in `vectors/cra`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ impl Level {
     }
 }
 
-/// One test.
+/// One test case.
 #[derive(Debug, Clone)]
 pub(super) struct CraCase {
     pub(super) test_id: String,
@@ -64,19 +64,19 @@ pub(super) struct CraCase {
     pub(super) what: CraCaseKind,
 }
 
-/// What is asked and what must come.
+/// The request and the expected result.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum CraCaseKind {
-    /// A request against its schema.
+    /// Validates a request by its schema.
     CarpRequest(Document),
-    /// A manifest against its schema.
+    /// Validates a manifest by its schema.
     AtlasManifest(Document),
-    /// An event against its schema.
+    /// Validates an event by its schema.
     TraceEvent(Document),
-    /// The digest of one event.
+    /// Checks the digest of one event.
     Hash { event: Value, expected_hash: String },
-    /// The built-in chain of four events, with changes.
+    /// Checks the built-in chain of four events, with changes.
     Chain {
         #[serde(default)]
         changes: Vec<PointerChange>,
@@ -97,29 +97,29 @@ pub(super) enum CraCaseKind {
         atlas: Map<String, Value>,
         sequence: Vec<SequenceStep>,
     },
-    /// Two traces by meaning.
+    /// Compares two traces by meaning.
     Diff {
         trace_a: Vec<Value>,
         trace_b: Vec<Value>,
         expected_diff: Value,
     },
-    /// A golden folder's trace, replayed against its Atlas with changes.
+    /// Replays a golden folder's trace against its Atlas, with changes.
     Replay {
         golden: String,
         #[serde(default)]
         atlas_changes: Vec<PointerChange>,
         identical: bool,
     },
-    /// One of our own golden folders, played.
+    /// Runs a built-in golden folder.
     Golden { golden: String },
-    /// A golden folder from outside, played.
+    /// Runs a golden folder given by the user.
     #[serde(skip)]
     Folder(GoldenFolder),
-    /// Requests to the HTTP API.
+    /// Sends requests to the HTTP API.
     Http { steps: Vec<super::http::CraHttpStep> },
 }
 
-/// A document and whether it must be taken.
+/// A document, and whether it must be accepted.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Document {
@@ -145,14 +145,14 @@ impl ChainValidity {
     }
 }
 
-/// Puts `value` at a JSON pointer; without one, takes away what is there.
+/// Sets the value at a JSON pointer; without a value, removes it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PointerChange {
     pub(super) pointer: String,
     #[serde(default)]
     pub(super) value: Option<Value>,
-    /// The digest of the event that holds it is computed anew.
+    /// The digest of the event that contains it is recomputed.
     #[serde(default)]
     pub(super) reseal: bool,
 }
@@ -166,7 +166,7 @@ pub(super) struct SequenceStep {
     pub(super) reason: Option<String>,
 }
 
-/// What all cases have beside their kind's members.
+/// The members that all cases have.
 #[derive(Deserialize)]
 struct CraCaseHead {
     test_id: String,
@@ -174,10 +174,10 @@ struct CraCaseHead {
     section: String,
 }
 
-/// Cases from outside: files of cases, or folders of such files, and golden folders, or folders of these.
+/// Reads the user's cases: files of cases, folders of such files, golden folders, or folders of these.
 ///
 /// # Errors
-/// Something can't be read as what it should be.
+/// A file or folder does not have the expected form.
 pub(super) fn outside(cases: &[PathBuf], golden: &[PathBuf]) -> Result<Vec<CraCase>> {
     let mut found = Vec::new();
     for path in cases
@@ -221,7 +221,7 @@ pub(super) fn outside(cases: &[PathBuf], golden: &[PathBuf]) -> Result<Vec<CraCa
     Ok(found)
 }
 
-/// The path itself, or what its folder lists that is wanted, by name; nothing at all is an error.
+/// Returns the path itself, or the matching entries of its folder by name. No match is an error.
 fn listed(path: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
     if path.is_file() {
         return Ok(vec![path.to_owned()]);
@@ -241,8 +241,8 @@ fn listed(path: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The document's own cases have no `kind`: what they ask is told by their id (CRA conformance, sections 1, 2 and 6). What
-/// is only for people is left out.
+/// Adds the `kind` to the document's own cases, derived from their ids (CRA conformance, sections 1, 2 and 6). Members that are
+/// only for people are removed.
 fn infer(mut members: Map<String, Value>) -> Map<String, Value> {
     members.remove("description");
     let id = members.get("test_id").and_then(Value::as_str).unwrap_or_default();
@@ -262,7 +262,7 @@ fn infer(mut members: Map<String, Value>) -> Map<String, Value> {
     members
 }
 
-/// All cases, in the document's order.
+/// Returns all cases in the document's order.
 pub(super) fn all() -> Result<Vec<CraCase>> {
     let mut found: Vec<(Vec<u32>, CraCase)> = Vec::new();
     for text in FILES {
@@ -293,7 +293,7 @@ fn read(mut value: Map<String, Value>) -> Result<(Vec<u32>, CraCase)> {
     Ok((section, CraCase { test_id, level, what }))
 }
 
-/// The document's table of levels, read by section.
+/// Returns a case's level from the document's table, by section.
 fn level(section: &str, what: &CraCaseKind) -> Level {
     match what {
         CraCaseKind::Golden { .. } | CraCaseKind::Folder(_) => Level::CraMinimal,

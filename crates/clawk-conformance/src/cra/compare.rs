@@ -1,8 +1,8 @@
-//! The document's comparison rules: what differs between two runs by nature is ignored, at any depth.
+//! The document's comparison rules: values that naturally differ between two runs are ignored at any depth.
 
 use serde_json::Value;
 
-/// Ids, times and digests, at any depth, and what hangs on them.
+/// Members with ids, times and digests, and members derived from them.
 const DYNAMIC: [&str; 14] = [
     "event_id",
     "trace_id",
@@ -20,7 +20,7 @@ const DYNAMIC: [&str; 14] = [
     "duration_ms",
 ];
 
-/// What must be the same of a dynamic member: absent, null, or there.
+/// Returns the comparable part of a dynamic member: absent, null, or present.
 fn shape(value: &Value) -> Value {
     match value {
         Value::Null => Value::Null,
@@ -30,7 +30,7 @@ fn shape(value: &Value) -> Value {
     }
 }
 
-/// The value without what is dynamic.
+/// Returns the value without dynamic members.
 pub(super) fn steady(value: &Value) -> Value {
     match value {
         Value::Object(members) => members
@@ -49,7 +49,7 @@ pub(super) fn steady(value: &Value) -> Value {
     }
 }
 
-/// The first place where two values differ, as a JSON pointer with both sides; `None`: the same.
+/// Returns the first difference as a JSON pointer with both values; `None`: the values are equal.
 pub(super) fn first_difference(wanted: &Value, found: &Value) -> Option<(String, Value, Value)> {
     differs(&steady(wanted), &steady(found), String::new())
 }
@@ -57,7 +57,7 @@ pub(super) fn first_difference(wanted: &Value, found: &Value) -> Option<(String,
 fn differs(wanted: &Value, found: &Value, at: String) -> Option<(String, Value, Value)> {
     match (wanted, found) {
         (Value::Object(a), Value::Object(b)) => {
-            // A payload may say more than the standard list asks for (R31), and nothing less.
+            // A payload may have more members than the standard requires (R31), but not fewer.
             let more = b.keys().filter(|_| !at.contains("/payload"));
             let mut keys: Vec<&String> = a.keys().chain(more).collect();
             keys.sort_unstable();

@@ -1,19 +1,19 @@
-//! What the document's fixtures leave out, filled in as the facts of the protocol say.
+//! Completes the document's fixtures to valid protocol data.
 //!
-//! Its policy Atlases have no actions, its packs no names and no files, and its requests name an `action`, which the
-//! schema forbids: the actions that a case mentions are declared, and it is those that are evaluated.
+//! Its policy Atlases have no actions, its packs no names or files, and its requests name an `action`, which the schema forbids. So
+//! the actions that a case mentions are declared, and exactly these are evaluated.
 
 use serde_json::{Map, Value, json};
 
-/// An Atlas to be governed by: its manifest and its files.
+/// An Atlas for a target: its manifest and its files.
 #[derive(Debug, Clone)]
 pub(super) struct AtlasPackage {
     pub(super) manifest: Value,
-    /// Name below the folder, and text.
+    /// Path within the folder, and text.
     pub(super) files: Vec<(String, String)>,
 }
 
-/// A whole Atlas of a fixture's parts. `mentioned`: actions that the case asks about.
+/// Returns a complete Atlas made from a fixture's parts. `mentioned`: the actions that the case uses.
 pub(super) fn atlas(parts: &Map<String, Value>, mentioned: &[String]) -> AtlasPackage {
     let mut manifest = Map::from_iter([
         ("atlas_version".to_owned(), json!("1.0")),
@@ -63,7 +63,7 @@ pub(super) fn atlas(parts: &Map<String, Value>, mentioned: &[String]) -> AtlasPa
     }
 }
 
-/// A whole resolve request of a fixture's parts.
+/// Returns a complete resolve request made from a fixture's parts.
 pub(super) fn request(parts: &Map<String, Value>) -> Value {
     let mut request = Map::from_iter([
         ("carp_version".to_owned(), json!("1.0")),
@@ -79,14 +79,14 @@ pub(super) fn request(parts: &Map<String, Value>) -> Value {
     Value::Object(request)
 }
 
-/// Stands where a session or a request gets its own id.
+/// Placeholder for the id of a session or a request.
 pub(super) const NOBODY: &str = "00000000-0000-4000-8000-000000000000";
 
 fn text(value: &Value, key: &str) -> Option<String> {
     value.get(key).and_then(Value::as_str).map(str::to_owned)
 }
 
-/// The strings under `inner` of every entry of `outer`.
+/// Returns the strings under `inner` of every entry of `outer`.
 fn strings(parts: &Map<String, Value>, outer: &str, inner: &str) -> Vec<String> {
     let entries = parts.get(outer).and_then(Value::as_array).into_iter().flatten();
     entries

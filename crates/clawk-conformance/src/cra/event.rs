@@ -1,9 +1,9 @@
-//! A trace event against its schema: members, and what the payload of each standard type must hold.
+//! Validates a trace event: its members, and the payload of each standard type.
 
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-/// The standard types and the payload members that must be there. Others are taken (R31).
+/// The standard types and their required payload members. Other members are allowed (R31).
 const TYPES: &[(&str, &[&str])] = &[
     ("session.started", &["agent_id", "goal"]),
     ("session.ended", &["reason", "duration_ms"]),
@@ -37,7 +37,7 @@ const MEMBERS: [&str; 12] = [
     "event_hash",
     "previous_event_hash",
 ];
-/// Payload members that have a closed set of values.
+/// Payload members with a closed set of values.
 const CHOICES: &[(&str, &str, &[&str])] = &[
     (
         "session.ended",
@@ -63,7 +63,7 @@ const CHOICES: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-/// Everything that is wrong, each with its path.
+/// Returns all faults, each with its path.
 pub(super) fn faults(event: &Value) -> Vec<Value> {
     let mut found = Vec::new();
     let mut fault = |path: String, message: &str| found.push(json!({ "path": path, "message": message }));

@@ -1,4 +1,4 @@
-//! Golden folders (`vectors/cra/golden`): an Atlas, requests, and what must come of them.
+//! Golden folders (`vectors/cra/golden`): an Atlas, requests, and the expected results.
 
 use std::fs;
 use std::path::Path;
@@ -12,20 +12,20 @@ use super::report::CraShortfall;
 use super::session::{CraSession, text};
 use super::target::CraTarget;
 
-/// A golden folder, read.
+/// The content of a golden folder.
 #[derive(Debug, Clone)]
 pub(super) struct GoldenFolder {
     name: String,
-    /// Path below the folder, and text.
+    /// Path within the folder, and text.
     files: Vec<(String, String)>,
 }
 
-/// Bytes of one file of a folder from outside.
+/// Largest file in a user's folder, in bytes.
 const MAX_FILE_BYTES: u64 = 16 << 20;
-/// Files of one folder from outside.
+/// Largest number of files in a user's folder.
 const MAX_FILES: usize = 1_000;
 
-/// Our own folders: name, then path below the folder and text.
+/// A built-in folder: its name, then its files as path and text.
 type BuiltinGoldenFolder = (&'static str, &'static [(&'static str, &'static str)]);
 
 macro_rules! golden {
@@ -48,7 +48,7 @@ const FOLDERS: &[BuiltinGoldenFolder] = &[
 ];
 
 impl GoldenFolder {
-    /// One of our own.
+    /// Returns a built-in folder.
     pub(super) fn named(name: &str) -> Result<Self> {
         let own = FOLDERS.iter().find(|(known, _)| *known == name);
         let (name, files) = own.with_context(|| format!("no golden folder `{name}`"))?;
@@ -61,10 +61,10 @@ impl GoldenFolder {
         })
     }
 
-    /// Reads a folder from outside: one that holds an `atlas.json`.
+    /// Reads a user's folder, which holds an `atlas.json`.
     ///
     /// # Errors
-    /// A file can't be read as text, is too large, or there are too many.
+    /// A file is not text or too large, or there are too many files.
     pub(super) fn read(dir: &Path) -> Result<Self> {
         let mut files = Vec::new();
         let mut open = vec![dir.to_owned()];
@@ -97,7 +97,7 @@ impl GoldenFolder {
         })
     }
 
-    /// What its test is called.
+    /// Returns the id of its test.
     pub(super) fn test_id(&self) -> String {
         format!("golden.{}", self.name)
     }
@@ -136,7 +136,7 @@ impl GoldenFolder {
             .collect()
     }
 
-    /// The requests in order, each with the resolution that it must get.
+    /// Returns the requests in order, each with its expected resolution.
     fn requests(&self) -> Result<Vec<(Value, Option<Value>)>> {
         if self.has("request.json") {
             return Ok(vec![(
@@ -158,17 +158,17 @@ impl GoldenFolder {
     }
 }
 
-/// The Atlas of one of our own folders.
+/// Returns the Atlas of a built-in folder.
 pub(super) fn package(name: &str) -> Result<AtlasPackage> {
     GoldenFolder::named(name)?.package()
 }
 
-/// The trace of one of our own folders.
+/// Returns the trace of a built-in folder.
 pub(super) fn trace(name: &str) -> Result<Vec<Value>> {
     GoldenFolder::named(name)?.trace()
 }
 
-/// Plays a folder: each resolution and the whole trace must be as expected, under the comparison rules.
+/// Runs a folder: each resolution and the whole trace must be as expected, by the comparison rules.
 pub(super) fn judge(target: &CraTarget, folder: &GoldenFolder) -> Result<(), CraShortfall> {
     let name = &folder.name;
     let expected = folder.trace()?;
@@ -211,7 +211,7 @@ fn same(what: &str, wanted: &Value, found: &Value) -> Result<(), CraShortfall> {
     }
 }
 
-/// What the target wrote is a valid chain by our own verifier.
+/// Checks that the target's events are a valid chain, with clawk's own verifier.
 pub(super) fn chained(events: &[Value]) -> Result<()> {
     let mut text = String::new();
     for event in events {

@@ -1,4 +1,4 @@
-//! Cases of the HTTP API: requests in order, with what each must be answered.
+//! Test cases of the HTTP API: requests in order, with their expected responses.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::vector::each_string;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum CraHttpStep {
-    /// A stream of events is opened; what is expected of it must come while the steps are played, or soon after.
+    /// Opens an event stream. The expected events must arrive while the steps run, or soon after.
     Stream {
         path: String,
         steps: Vec<Self>,
@@ -29,18 +29,18 @@ pub(super) enum CraHttpStep {
     Send(Box<CraExchange>),
 }
 
-/// A request and its answer.
+/// A request and its response.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CraExchange {
     send: CraRequest,
     expect: ExpectedResponse,
-    /// Names for parts of the answer: JSON pointers.
+    /// Names for parts of the response, as JSON pointers.
     #[serde(default)]
     capture: BTreeMap<String, String>,
 }
 
-/// A request. `{name}` in the path and in strings stands for what was captured.
+/// A request. `{name}` in the path and in strings is replaced by a captured value.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CraRequest {
@@ -54,7 +54,7 @@ struct CraRequest {
     accept: Option<String>,
 }
 
-/// Patterns, as in `vectors/ckp`.
+/// The patterns for a response, as in `vectors/ckp`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExpectedResponse {
@@ -63,12 +63,12 @@ struct ExpectedResponse {
     content_type: Option<String>,
     #[serde(default)]
     body: Option<Value>,
-    /// The body as JSON Lines.
+    /// Pattern for the body as JSON Lines.
     #[serde(default)]
     lines: Option<Value>,
 }
 
-/// One status, or any of several where the protocol leaves it open.
+/// One status, or several if the protocol allows them.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 enum ExpectedStatus {
@@ -94,7 +94,7 @@ impl fmt::Display for ExpectedStatus {
     }
 }
 
-/// Plays the steps against the API under the Atlas of `multi-action`.
+/// Runs the steps against the API under the Atlas of `multi-action`.
 pub(super) fn judge(target: &CraTarget, steps: &[CraHttpStep]) -> Result<(), CraShortfall> {
     if !target.has_api() {
         return Err(CraShortfall::Skipped(
@@ -190,7 +190,7 @@ impl CraHttpPlayer<'_> {
         })
     }
 
-    /// `{name}` within a text.
+    /// Replaces `{name}` in a text.
     fn filled(&self, text: &str) -> String {
         self.known.iter().fold(text.to_owned(), |text, (name, value)| {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -198,7 +198,7 @@ impl CraHttpPlayer<'_> {
         })
     }
 
-    /// `{name}` within every string.
+    /// Replaces `{name}` in every string.
     fn with_known(&self, value: &Value) -> Value {
         let mut value = value.clone();
         each_string(&mut value, &mut |text| {

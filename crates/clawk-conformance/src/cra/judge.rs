@@ -1,4 +1,4 @@
-//! One case, asked and judged.
+//! Runs and judges one case.
 
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
@@ -55,7 +55,7 @@ pub(super) fn judge(target: &CraTarget, case: &CraCase) -> Result<(), CraShortfa
     }
 }
 
-/// A question to the adapter.
+/// Sends a request to the adapter.
 fn ask(target: &CraTarget, method: &str, params: &Value) -> Result<Value, CraShortfall> {
     let answer = target.adapter()?.ask(method, params)?;
     answer.ok_or_else(|| CraShortfall::Skipped(format!("the adapter has no `{method}`")))
@@ -118,7 +118,7 @@ fn document_of(target: &CraTarget, schema: &str, document: &Document) -> Result<
     ))
 }
 
-/// Where there is only an API: a request is resolved, a manifest is posted.
+/// Validates over the API if there is no adapter: resolves a request, or posts a manifest.
 fn over_http(target: &CraTarget, schema: &str, document: &Document) -> Result<(), CraShortfall> {
     let operation = text(&document.input, "operation");
     let (path, taken) = match schema {
@@ -201,7 +201,7 @@ fn chain(
     }
 }
 
-/// The golden chain with changes; who asks for it gets fresh digests.
+/// Returns the golden chain with changes. If asked for, the digests are recomputed.
 fn damaged(changes: &[PointerChange]) -> Result<Value> {
     let mut events = Value::from(golden::trace("multi-action")?);
     for change in changes {
@@ -256,7 +256,7 @@ fn resolve(
             "reason" => found.pointer("/denied_actions/0/reason").cloned(),
             "allowed_actions" => Some(members(&found, "/allowed_actions", "action_id", &[])),
             "denied_actions" => Some(members(&found, "/denied_actions", "action_id", &["policy_id"])),
-            // The document's field; the schema keeps such facts under `metadata`.
+            // The document's field; the schema has this information under `metadata`.
             "context_blocks" => Some(packs(&found)),
             "constraints" => Some(members(&found, "/constraints", "type", &[])),
             other => {
@@ -280,7 +280,7 @@ fn with(miss: CraShortfall, whole: &Value) -> CraShortfall {
     }
 }
 
-/// Of every entry at `pointer`, some members.
+/// Returns selected members of every entry at `pointer`.
 fn members(found: &Value, pointer: &str, first: &str, more: &[&str]) -> Value {
     let entries = found
         .pointer(pointer)

@@ -1,8 +1,8 @@
-//! `clawk conformance cra`: the tests of the CRA conformance document, played against any implementation.
+//! `clawk conformance cra`: runs the tests of the CRA conformance document against any implementation.
 //!
-//! The cases are data (`vectors/cra`, format in its README). A target is reached by an adapter that answers one JSON line
-//! per question, by its HTTP API, or by both; clawk itself is reached by both, through the same doors as any other. What a
-//! target gives no door for is `skipped` with the reason, never passed.
+//! The cases are data (`vectors/cra`, format in its README). A target is reached by an adapter that answers one JSON line per
+//! question, by its HTTP API, or by both; clawk itself is reached by both, like any other target. A test that the target's
+//! interfaces do not support is `skipped` with the reason; it never counts as passed.
 
 mod adapter;
 mod api;
@@ -30,9 +30,9 @@ pub use own::main as adapter;
 pub use report::{CraCaseResult, CraReport, CraStatus};
 pub use target::{ADAPTER_VERB, CraTarget};
 
-/// Plays every case of `level` and what it includes, and tells `seen` of each as it ends. `cases` and `golden`: what is
-/// played instead of the built-in cases. `only`: beginnings of ids, where not all are wanted. With any of the three, no
-/// level is reached.
+/// Runs every case of `level` and of the levels it includes. Passes each result to `seen` as it ends. `cases` and `golden` replace
+/// the built-in cases; `only` selects cases by the beginning of their ids. With any of these three, no level is reported as
+/// reached.
 ///
 /// # Errors
 /// The cases cannot be read. Whatever a target does is an outcome.

@@ -1,4 +1,4 @@
-//! clawk's own adapter: `clawk __cra` answers the harness on standard streams, as any implementation's adapter would.
+//! clawk's own adapter: `clawk __cra` answers the test harness on standard streams, like any implementation's adapter.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
@@ -77,7 +77,7 @@ fn validate(schema: &str, input: &Value) -> Result<Value> {
     })
 }
 
-/// The digest of an event (R26), whatever its `event_hash` says.
+/// Returns the digest of an event (R26). Ignores its `event_hash`.
 pub(super) fn hash(event: &Value) -> Result<String> {
     let member = |name: &str| text(event, name).with_context(|| format!("`{name}` is missing"));
     let payload = payload_of(event.get("payload").context("`payload` is missing")?)?;
@@ -106,7 +106,7 @@ pub(super) fn hash(event: &Value) -> Result<String> {
     Ok(chain::hash(&parts, &mut HashBuffer::default()).to_hex())
 }
 
-/// Events as JSON Lines.
+/// Returns events as JSON Lines.
 pub(super) fn lines(events: &Value) -> Result<String> {
     let mut text = String::new();
     for event in events.as_array().context("a list of events")? {
@@ -132,7 +132,7 @@ fn atlases(packages: &Value) -> Result<Vec<Arc<Atlas>>> {
         .collect()
 }
 
-/// The recorded resolutions and executions, judged again under the Atlases.
+/// Replays the recorded resolutions and executions under the Atlases.
 fn replayed(packages: &Value, trace: &Value) -> Result<Value> {
     let set = AtlasSet::compile(atlases(packages)?, Options::default())?;
     let events = trace.as_array().context("`trace` is a list")?;

@@ -1,4 +1,4 @@
-//! The report, in the shape that the conformance document gives.
+//! The report, in the format of the conformance document.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::case::{CraCase, Level};
 
-/// How one case ended.
+/// The result of one case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CraStatus {
@@ -22,14 +22,14 @@ pub enum CraStatus {
 /// Why a case did not pass.
 #[derive(Debug)]
 pub(super) enum CraShortfall {
-    /// Something else came.
+    /// The result was different.
     Failed { error: String, details: Value },
-    /// The target has no door for this.
+    /// The target's interfaces do not support the case.
     Skipped(String),
 }
 
 impl CraShortfall {
-    /// Expected one thing, got another.
+    /// Makes the failure for an unexpected value.
     pub(super) fn other(
         expected: impl std::fmt::Display,
         got: impl std::fmt::Display,
@@ -51,7 +51,7 @@ impl From<anyhow::Error> for CraShortfall {
     }
 }
 
-/// One case's result.
+/// The result of one case.
 #[derive(Debug, Serialize)]
 pub struct CraCaseResult {
     /// The case's id.
@@ -103,7 +103,7 @@ pub struct TestRun {
     pub skipped: usize,
 }
 
-/// The whole report.
+/// The complete report.
 #[derive(Debug, Serialize)]
 pub struct CraReport {
     /// The implementation's name.
@@ -147,7 +147,7 @@ impl CraReport {
         self.results.push(outcome);
     }
 
-    /// Says which level was reached among those that were asked.
+    /// Sets the reached level, among those that were run.
     pub(super) fn close(&mut self, asked: Option<Level>, took: Duration) {
         self.test_run.duration_ms = millis(took);
         let Some(asked) = asked else { return };

@@ -1,4 +1,4 @@
-//! A session with a target: resolve, execute, and the trace of it, by whichever door there is.
+//! A session with a target: resolutions, executions and the trace, over the adapter or the API.
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -9,12 +9,12 @@ use super::complete::AtlasPackage;
 use super::report::CraShortfall;
 use super::target::{CraServerInstance, CraTarget};
 
-/// How an execution ended.
+/// The result of an execution.
 #[derive(Debug, Clone)]
 pub(super) struct CraExecution {
     /// `success`, `error`, `denied` or `pending_approval`.
     pub(super) status: String,
-    /// The whole answer.
+    /// The whole response.
     pub(super) body: Value,
 }
 
@@ -31,7 +31,7 @@ pub(super) enum CraSession<'t> {
 }
 
 impl<'t> CraSession<'t> {
-    /// Opens one under the given Atlases.
+    /// Opens a session under the given Atlases.
     pub(super) fn open(
         target: &'t CraTarget,
         atlases: &[AtlasPackage],
@@ -71,7 +71,7 @@ impl<'t> CraSession<'t> {
         }
     }
 
-    /// Resolves; the request gets this session's id and an id of its own.
+    /// Makes a resolution. The request gets this session's id and a new request id.
     pub(super) fn resolve(&self, mut request: Value) -> Result<Value> {
         self.address(&mut request);
         match self {
@@ -119,7 +119,7 @@ impl<'t> CraSession<'t> {
         Ok(CraExecution { status, body })
     }
 
-    /// All events of the session so far.
+    /// Returns all events of the session so far.
     pub(super) fn trace(&self) -> Result<Vec<Value>> {
         match self {
             Self::Http { served, id } => {

@@ -14,16 +14,16 @@ use super::api::{CraApi, CraAuth};
 use super::report::CraShortfall;
 use crate::pattern;
 
-/// How long the handshake may take, and how long after the last step the last event may come.
+/// Time limit for the handshake, and for the last event after the last step.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An open stream.
 pub(super) struct CraEventStream(WebSocketStream<MaybeTlsStream<TcpStream>>);
 
-/// Opens one.
+/// Opens a stream.
 ///
 /// # Errors
-/// The API is not plain HTTP, or does not take the handshake.
+/// The API does not use plain HTTP, or refuses the handshake.
 pub(super) fn open(api: &CraApi, path: &str) -> Result<CraEventStream, CraShortfall> {
     if api.base.scheme() != "http" {
         let why = "the stream is played over plain HTTP only; run the harness on the server's side of TLS";
@@ -43,7 +43,7 @@ pub(super) fn open(api: &CraApi, path: &str) -> Result<CraEventStream, CraShortf
 }
 
 impl CraEventStream {
-    /// Reads until every pattern has held for an event, in order; others may come between.
+    /// Reads until every pattern has matched an event, in order. Other events may come between.
     pub(super) fn expect(mut self, api: &CraApi, wanted: &[Value]) -> Result<(), CraShortfall> {
         let mut seen = Vec::new();
         let mut left = wanted.iter();
@@ -67,7 +67,7 @@ impl CraEventStream {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(error.into()),
             Err(_) => {
-                // silent-ok: the deadline is the finding
+                // silent-ok: the timeout itself is the result
                 let got = format!("{} other events in {} s", seen.len(), PATIENCE.as_secs());
                 Err(CraShortfall::other(
                     "an event that was not sent",

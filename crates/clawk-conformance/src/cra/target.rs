@@ -1,4 +1,4 @@
-//! Who is being tested, and how it is reached.
+//! The implementation under test, and how it is reached.
 
 use std::fmt;
 use std::net::TcpListener;
@@ -22,9 +22,9 @@ use super::report::CraShortfall;
 use super::session::text;
 use crate::target::spawner;
 
-/// How long a server may take until it answers `/v1/health`.
+/// Time limit for a server to answer `/v1/health`.
 const START: Duration = Duration::from_secs(20);
-/// In which variable a server that the harness starts finds the token that it must ask for.
+/// Environment variable with the token that a started server must require.
 pub(super) const TOKEN_ENV: &str = "CRA_TOKEN";
 /// The verb of clawk's own adapter.
 pub const ADAPTER_VERB: &str = "__cra";
@@ -45,20 +45,20 @@ impl fmt::Debug for CraTarget {
 
 /// How a program is started.
 enum ProgramLaunch {
-    /// A command line, through `sh -c`.
+    /// A command line for `sh -c`.
     Line(String),
     /// clawk itself.
     Own(PathBuf),
 }
 
 enum CraServer {
-    /// It runs already.
+    /// The server is already running.
     Url(CraApi),
     /// A program that is started once for each set of Atlases.
     Started(ProgramLaunch),
 }
 
-/// A server for one case. Dropping it ends what was started for it and removes what was sent to it.
+/// A server for one case. Dropping it ends the started process and removes the uploaded Atlases.
 pub(super) struct CraServerInstance<'t> {
     pub(super) api: CraApi,
     started: Option<(Child, TempDir)>,
@@ -76,7 +76,7 @@ impl CraTarget {
         }
     }
 
-    /// A URL; a command that starts a server, when it holds `{port}`; else a command that is an adapter.
+    /// Parses a target: a URL; a command that starts a server, if it holds `{port}`; else a command that is an adapter.
     ///
     /// # Errors
     /// The URL is none.
@@ -97,7 +97,7 @@ impl CraTarget {
         })
     }
 
-    /// The name and version for the report.
+    /// Returns the name and version for the report.
     pub(super) fn about(&self) -> (String, String) {
         if let Ok(adapter) = self.adapter()
             && let Ok(Some(about)) = adapter.ask("cra.about", &json!({}))
@@ -114,10 +114,10 @@ impl CraTarget {
         (self.name.clone(), "unknown".to_owned())
     }
 
-    /// The adapter, started at the first question.
+    /// Returns the adapter, and starts it at the first request.
     ///
     /// # Errors
-    /// There is none (skipped), or it does not start.
+    /// There is no adapter (the case is skipped), or it does not start.
     pub(super) fn adapter(&self) -> Result<&CraAdapter, CraShortfall> {
         let Some((door, started)) = &self.adapter else {
             return Err(CraShortfall::Skipped(
@@ -137,17 +137,17 @@ impl CraTarget {
         started.as_ref().map_err(|error| anyhow!("{error}").into())
     }
 
-    /// Whether there is an adapter.
+    /// Returns whether there is an adapter.
     pub(super) const fn has_adapter(&self) -> bool {
         self.adapter.is_some()
     }
 
-    /// Whether there is an HTTP API.
+    /// Returns whether there is an HTTP API.
     pub(super) const fn has_api(&self) -> bool {
         self.server.is_some()
     }
 
-    /// The API under these Atlases; `None` where the target has no API.
+    /// Returns the API under these Atlases; `None` if the target has no API.
     pub(super) fn serve(
         &self,
         atlases: &[AtlasPackage],
@@ -155,7 +155,7 @@ impl CraTarget {
         match &self.server {
             None => Ok(None),
             Some(CraServer::Url(api)) => send(api, atlases).map(Some),
-            // A server that is started has to be started with something.
+            // A server can't be started without an Atlas.
             Some(CraServer::Started(door)) if atlases.is_empty() => {
                 Ok(Some(door.serve(&[golden::package("simple-resolve")?])?))
             }
@@ -164,7 +164,7 @@ impl CraTarget {
     }
 }
 
-/// Sends manifests to a server that runs. Files cannot be sent.
+/// Uploads manifests to a running server. Files can't be uploaded.
 fn send<'t>(api: &CraApi, atlases: &[AtlasPackage]) -> Result<CraServerInstance<'t>, CraShortfall> {
     let mut served = CraServerInstance {
         api: api.clone(),
@@ -234,7 +234,7 @@ impl ProgramLaunch {
     }
 }
 
-/// clawk as a CRA runtime, with one token that may do everything.
+/// Returns the command for clawk as a CRA server, with one token that may do everything.
 fn own_server(program: &Path, dir: &Path, port: u16, atlases: usize) -> Result<Command> {
     let config = format!(
         "[[http.tokens]]\nname = \"conformance\"\nsecret_ref = \"{TOKEN_ENV}\"\nscopes = [\"admin\"]\n"
@@ -287,11 +287,11 @@ impl Drop for CraServerInstance<'_> {
     fn drop(&mut self) {
         for id in &self.sent {
             let path = format!("/v1/atlases/{id}");
-            // silent-ok: a server that keeps an Atlas makes the next case's answer wrong, which shows
+            // silent-ok: if the server keeps an Atlas, the next case fails and shows it
             let _ = self.api.send("DELETE", &path, None, CraAuth::Bearer, None);
         }
         if let Some((child, _)) = &mut self.started {
-            // silent-ok: it ended by itself, which is what was wanted
+            // silent-ok: the process exited by itself
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -321,7 +321,7 @@ fn through_shell(line: &str) -> Command {
     command
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 fn free_port() -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port")?;
     Ok(listener.local_addr()?.port())

@@ -1,5 +1,5 @@
-//! Encrypted rows on their way: opened where they are read, sealed again for their new place where they are written. Between the two
-//! they are in the memory of the one process that moves them.
+//! Encrypted rows in a move: decrypted where they are read, encrypted again for their new place where they are written. In between
+//! they are only in the memory of the moving process.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,28 +10,28 @@ use clawk_recall::seal::{SealKeyring, SealedEntryFields, is_sealed, is_sealed_te
 
 use super::{CONTENTS, MEMORY, MovedCell, MovedRow, Table, VECTORS};
 
-/// What a sealed reason of the outbox begins with: `~` and the base64 of a sealed value's first bytes.
+/// Prefix of an encrypted reason in the outbox: `~` and the base64 of an encrypted value's first bytes.
 const SEALED_REASON: &str = "~Y2xhd2sAcz";
 
-/// Entries that compaction set aside; their first columns are those of [`MEMORY`].
+/// Entries that compaction set aside; their first columns equal those of [`MEMORY`].
 const ASIDE: &str = "memory_aside";
-/// Which scope of which store.
+/// The scopes of each store.
 const PARTS: &str = "memory_parts";
 const OUTBOX: &str = "outbox";
 
-/// For what a store seals an entry: the number of its part, and its id.
+/// Returns the context for which a store encrypts an entry: the number of its part, and its id.
 type SealContextFn = fn(part: i64, id: &str) -> String;
 
-/// Opens or seals the rows of one side of a move.
+/// Decrypts or encrypts the rows of one side of a move.
 #[derive(Debug)]
 pub struct RowSealer {
     seals: StateSealer,
     place: SealContextFn,
-    /// What a column without a mark holds.
+    /// The value of a column without a mark.
     unmarked: MovedCell,
     /// Parts of encrypted stores.
     parts: BTreeSet<i64>,
-    /// The names of the parts' stores.
+    /// Store name of each part.
     stores: BTreeMap<i64, String>,
 }
 
@@ -54,7 +54,7 @@ struct EntryCells<'a> {
 }
 
 impl<'a> EntryCells<'a> {
-    /// Of this row. A row that is something else must not go on its way unsealed.
+    /// Returns the cells of this row. An error for any other row keeps it from being moved unencrypted.
     fn of(row: &'a mut MovedRow) -> Result<Self, String> {
         match row.as_mut_slice() {
             [
@@ -80,7 +80,7 @@ impl<'a> EntryCells<'a> {
     }
 }
 
-/// The number of a vector's entry, its part, and its bytes.
+/// Returns the number of a vector's entry, its part, and its bytes.
 fn vector(row: &mut MovedRow) -> Result<(i64, i64, &mut Vec<u8>), String> {
     match row.as_mut_slice() {
         [
@@ -93,7 +93,7 @@ fn vector(row: &mut MovedRow) -> Result<(i64, i64, &mut Vec<u8>), String> {
     }
 }
 
-/// The reason of an entry of the outbox, and for what it is sealed.
+/// Returns the reason of an outbox entry, and the context for which it is encrypted.
 fn reason(row: &mut MovedRow) -> Option<(String, &mut String)> {
     let [MovedCell::Bytes(message), .., MovedCell::Text(reason)] = row.as_mut_slice() else {
         return None;
@@ -109,7 +109,7 @@ fn close_reason(vault: &SealKeyring, row: &mut MovedRow) -> Result<(), String> {
     Ok(())
 }
 
-/// A content and its digest.
+/// Returns a content and its digest.
 fn content(row: &mut MovedRow) -> Result<(Digest, &mut Vec<u8>), String> {
     let [MovedCell::Bytes(digest), MovedCell::Bytes(bytes)] = row.as_mut_slice() else {
         return Err(misshapen("a content"));
@@ -120,7 +120,7 @@ fn content(row: &mut MovedRow) -> Result<(Digest, &mut Vec<u8>), String> {
 }
 
 impl RowSealer {
-    /// Of a side whose entries are sealed for these places.
+    /// Makes the sealer of a side with this encryption context.
     #[must_use]
     pub const fn new(seals: StateSealer, place: SealContextFn, unmarked: MovedCell) -> Self {
         Self {
@@ -132,30 +132,30 @@ impl RowSealer {
         }
     }
 
-    /// The same of a target, which is encrypted as its source is.
+    /// Makes the sealer of a target, which is encrypted like its source.
     #[must_use]
     pub fn of_target(keys: Option<Keys>, place: SealContextFn, unmarked: MovedCell) -> Self {
         let seals = keys.map(|keys| StateSealer::new(keys.vault, keys.stores));
         Self::new(seals.unwrap_or_default(), place, unmarked)
     }
 
-    /// What it opens and seals with.
+    /// Returns the key used for decryption and encryption.
     #[must_use]
     pub const fn seals(&self) -> &StateSealer {
         &self.seals
     }
 
-    /// The encrypted stores that have come by, by name.
+    /// Returns the names of the encrypted stores that were moved.
     #[must_use]
     pub fn carried(&self) -> BTreeSet<&str> {
         let names = self.parts.iter().filter_map(|part| self.stores.get(part));
         names.map(String::as_str).collect()
     }
 
-    /// A proof of the key for each encrypted store, by name.
+    /// Returns a proof of the key for each encrypted store, by name.
     ///
     /// # Errors
-    /// The system gives no random bytes.
+    /// The system returns no random bytes.
     pub fn proofs(&self) -> Result<Vec<(String, Vec<u8>)>, String> {
         let Some(vault) = self.seals.vault() else {
             return Ok(Vec::new());
@@ -167,11 +167,11 @@ impl RowSealer {
         self.seals.stores().iter().map(proof).collect()
     }
 
-    /// Rows as they were before they were sealed. Parts have to come before what belongs to them.
+    /// Decrypts rows. Parts must come before the rows that belong to them.
     ///
     /// # Errors
-    /// The key is not there, a value was changed or lies at another place than its own, or one of an encrypted store is not sealed:
-    /// whoever has no key put it there.
+    /// The key is missing, a value was changed or is in the wrong place, or a value of an encrypted store is not encrypted, so that
+    /// it was written without the key.
     pub fn open(&mut self, table: &Table, rows: &mut [MovedRow]) -> Result<(), String> {
         for row in rows {
             match table.name {
@@ -217,7 +217,7 @@ impl RowSealer {
         Ok(())
     }
 
-    /// Every value of an encrypted store is sealed before anything of it is moved.
+    /// Checks that every value of an encrypted store is encrypted before any of it is moved.
     fn may_be_plain(&self, part: i64, what: &str) -> Result<(), String> {
         if !self.parts.contains(&part) {
             return Ok(());
@@ -228,12 +228,12 @@ impl RowSealer {
         )))
     }
 
-    /// Why an answer is owed; one of an earlier version is not sealed.
+    /// Decrypts the reason of an outbox entry; one of an earlier version is not encrypted.
     fn open_reason(&self, row: &mut MovedRow) -> Result<(), String> {
         let Some((place, reason)) = reason(row) else {
             return Ok(());
         };
-        // Earlier versions stored others' texts as they were, also those that begin with `~`.
+        // Earlier versions stored text unencrypted, even if it begins with `~`.
         if reason.starts_with(SEALED_REASON) {
             let vault = self.seals.known().map_err(failed)?;
             let opened = vault.open_text(&place, reason).map_err(failed)?;
@@ -249,10 +249,10 @@ impl RowSealer {
         Ok(())
     }
 
-    /// Rows as they are written: sealed, where their store is encrypted. Parts have to come before what belongs to them.
+    /// Encrypts rows of encrypted stores before they are written. Parts must come before the rows that belong to them.
     ///
     /// # Errors
-    /// The system gives no random bytes, or a row has other columns than it should.
+    /// The system returns no random bytes, or a row has unexpected columns.
     pub fn close(&mut self, table: &Table, rows: &mut [MovedRow]) -> Result<(), String> {
         let Some(vault) = self.seals.vault().cloned() else {
             return Ok(());
@@ -293,10 +293,10 @@ impl RowSealer {
         let about = text(entry.metadata).map(|about| serde_json::from_str(&about));
         let bundle = SealedEntryFields {
             key: text(entry.key),
-            // silent-ok: of an earlier version, which kept plain text
+            // silent-ok: an earlier version stored plain text
             content: serde_json::from_str(entry.content).unwrap_or_else(|_| entry.content.as_str().into()),
             metadata: about.transpose().map_err(failed)?,
-            // A mark that can't be read says nothing good of the entry.
+            // An unreadable mark means that the entry is not trusted.
             mark: text(entry.mark)
                 .and_then(|mark| serde_json::from_str(&mark).ok()) // silent-ok: untrusted then
                 .unwrap_or_else(|| EntryProvenance {

@@ -1,51 +1,51 @@
-//! The connections of a call. The runner reports them, and the trace has them with the call.
+//! The connections of a call. The runner reports them, and the trace records them with the call.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// One connection of a call, or one that was refused. No content, no URL: a place, a rule, counts.
+/// One connection of a call, served or refused. It has no content and no URL: only host, rule and counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallConnection {
-    /// How it was asked for: `http`, `connect`, `socks5`, `wasi-http`, `guarded-client`, `declared-endpoint`.
+    /// The network path: `http`, `connect`, `socks5`, `wasi-http`, `guarded-client`, `declared-endpoint`.
     pub via: &'static str,
-    /// The name asked for.
+    /// The requested host name.
     pub host: String,
-    /// The port asked for; 0 where none could be read.
+    /// The requested port; 0 if it could not be parsed.
     pub port: u16,
     /// The address connected to.
     pub address: Option<IpAddr>,
-    /// The entry that let it pass.
+    /// The rule that allowed it.
     pub rule: Option<String>,
-    /// It may go into the own network.
+    /// It may reach the private network.
     pub private: bool,
-    /// Its TLS ended at the proxy.
+    /// The proxy terminated its TLS.
     pub terminated: bool,
-    /// Bytes that left.
+    /// Bytes sent.
     pub bytes_out: u64,
-    /// Bytes that came.
+    /// Bytes received.
     pub bytes_in: u64,
-    /// How long it lasted, milliseconds.
+    /// Duration in milliseconds.
     pub duration_ms: u64,
-    /// Names of secrets that were put in.
+    /// Names of the inserted secrets.
     pub secrets: Vec<Arc<str>>,
     /// Kinds of secrets that were found in it.
     pub findings: Vec<String>,
-    /// Why it was refused or cut: a word, and a sentence.
+    /// Why it was refused or closed: a word, and a sentence.
     pub refused: Option<(&'static str, String)>,
 }
 
-/// Connections of a call: some one by one, the rest in sums.
+/// The connections of a call: some individually, the rest as totals.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReachedConnections {
-    /// One by one.
+    /// The individual connections.
     pub connections: Vec<CallConnection>,
-    /// Served beyond those.
+    /// Number of further served connections.
     pub more_connected: u64,
-    /// Refused beyond those.
+    /// Number of further refused connections.
     pub more_refused: u64,
-    /// Bytes that left by them.
+    /// Bytes sent over the further connections.
     pub more_bytes_out: u64,
-    /// Bytes that came by them.
+    /// Bytes received over the further connections.
     pub more_bytes_in: u64,
 }
 
@@ -54,10 +54,10 @@ pub struct ReachedConnections {
 pub struct ConnectionCollector(Arc<Mutex<ReachedConnections>>);
 
 impl ConnectionCollector {
-    /// The most connections that are recorded one by one for each call; the others are summed up.
+    /// Largest number of connections recorded individually for each call; further ones are totalled.
     pub const KEPT: usize = 64;
 
-    /// Tells more of them.
+    /// Adds connections.
     pub fn tell(&self, more: ReachedConnections) {
         let mut reached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         reached.more_connected = reached.more_connected.saturating_add(more.more_connected);
@@ -78,7 +78,7 @@ impl ConnectionCollector {
         }
     }
 
-    /// Bytes that left so far: what a budget counts.
+    /// Returns the bytes sent so far, which a budget counts.
     #[must_use]
     pub fn bytes_out(&self) -> u64 {
         let reached = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Answers on their way out: what is owed, and one attempt to hand it over (C5).
+//! Delivery of answers: the outbox entry, and one attempt to deliver it (C5).
 
 use std::fmt;
 
@@ -8,18 +8,18 @@ use tokio_util::sync::CancellationToken;
 use super::BoxFuture;
 use crate::time::Timestamp;
 
-/// An answer that is owed to a conversation until it is delivered: one row of the outbox.
+/// An answer that must be delivered to a conversation: one row of the outbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwedAnswer {
-    /// The message that it answers. It names the entry, too: one message has one answer.
+    /// Id of the answered message. It also identifies the entry, because one message has one answer.
     pub message: MessageId,
-    /// The session, in whose chain its delivery is recorded.
+    /// The session whose chain records the delivery.
     pub session: SessionId,
-    /// The channel; empty where a caller at the process's own surface waits (`conversation` says which).
+    /// Name of the channel; empty if a caller of the process itself waits (then `conversation` names it).
     pub channel: String,
-    /// Where in the channel; entries of one conversation leave in their order.
+    /// The conversation in the channel. Entries of one conversation are sent in order.
     pub conversation: String,
-    /// Who had said the message.
+    /// Sender of the answered message.
     pub sender: String,
     /// The platform's id of the message, if it has one.
     pub reply_to: Option<String>,
@@ -30,58 +30,58 @@ pub struct OwedAnswer {
 /// The state of an entry in the outbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxRow {
-    /// The entry.
+    /// The outbox entry.
     pub owed: OwedAnswer,
-    /// When the answer came.
+    /// Time of the answer.
     pub at: Timestamp,
-    /// Attempts that were begun.
+    /// Number of attempts that began.
     pub attempts: u32,
-    /// Not before then.
+    /// Earliest time of the next attempt.
     pub next_at: Timestamp,
     /// An earlier attempt may have reached the platform.
     pub doubt: bool,
-    /// It is tried no more, until somebody asks for it.
+    /// Dead letter: no further attempt until a person requests one.
     pub dead: bool,
-    /// What the last attempt came to.
+    /// The outcome of the last attempt.
     pub reason: Option<String>,
 }
 
 /// A change of the outbox projection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OutboxChange {
-    /// An attempt begins: from here on it may have reached the platform.
+    /// An attempt begins. From here on it may have reached the platform.
     Begun {
-        /// The entry.
+        /// Id of the answered message.
         message: MessageId,
     },
-    /// It is delivered: nothing is owed any more.
+    /// The answer was delivered.
     Delivered {
-        /// The entry.
+        /// Id of the answered message.
         message: MessageId,
     },
-    /// It is tried again.
+    /// Another attempt follows.
     Again {
-        /// The entry.
+        /// Id of the answered message.
         message: MessageId,
-        /// Not before then.
+        /// Earliest time of the next attempt.
         next_at: Timestamp,
         /// This attempt, or an earlier one, may have reached the platform.
         doubt: bool,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// It is a dead letter.
+    /// The answer becomes a dead letter.
     Dead {
-        /// The entry.
+        /// Id of the answered message.
         message: MessageId,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Somebody wants a dead letter to be tried again, from the first attempt on.
+    /// A person queues a dead letter again, from the first attempt on.
     Requeued {
-        /// The entry.
+        /// Id of the answered message.
         message: MessageId,
-        /// Now.
+        /// The current time.
         at: Timestamp,
     },
 }
@@ -93,58 +93,61 @@ pub struct OutgoingAnswer {
     pub id: MessageId,
     /// The channel's name.
     pub channel: String,
-    /// Where to: the conversation that the message came from.
+    /// The conversation of the answered message.
     pub conversation: String,
-    /// Who had said the message.
+    /// Sender of the answered message.
     pub sender: String,
     /// The platform's id of the message that it answers.
     pub reply_to: Option<String>,
     /// The whole text, Markdown, of any length. The channel splits it and turns it into its own markup.
     pub text: String,
-    /// From 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// An earlier attempt may have reached the platform. A channel with an idempotency key sends it as it is; one that can read its
-    /// history looks there first, and answers [`Delivery::Delivered`] when it finds it; every other one sends it marked: "(this may
-    /// be a repeat)".
+    /// An earlier attempt may have reached the platform. A channel with an idempotency key sends the answer unchanged; one that can
+    /// read its history looks there first and returns [`Delivery::Delivered`] if it finds the answer; any other one marks it:
+    /// "(this may be a repeat)".
     pub repeat: bool,
 }
 
 /// The outcome of one delivery attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Delivery {
-    /// The platform has it, and said so.
+    /// The platform confirmed that it has the answer.
     Delivered {
-        /// Its id there.
+        /// The message's id on the platform.
         platform_id: Option<String>,
     },
-    /// The platform surely does not have it, and may take it later: it is down, it limits, its own rules forbid it now.
+    /// The platform surely does not have the answer and may accept it later: it is down, limits the rate, or its rules forbid the
+    /// answer now.
     Retry {
-        /// As the platform said (`Retry-After`); else the kernel's own back-off counts.
+        /// The delay that the platform requests (`Retry-After`), in milliseconds; `None`: the kernel's own back-off.
         after_ms: Option<u64>,
-        /// For people.
+        /// Text for people.
         reason: String,
     },
-    /// The platform surely does not have it and never takes it: the chat is gone, the text is refused. A dead letter at once.
+    /// The platform surely does not have the answer and will never accept it: the chat is gone, or the text is refused. It becomes
+    /// a dead letter at once.
     Failed {
-        /// For people.
+        /// Text for people.
         reason: String,
     },
-    /// It was handed over and no answer came: the platform may have it. It is tried again, with [`OutgoingAnswer::repeat`].
+    /// The answer was sent but not confirmed, so the platform may have it. Another attempt follows, with
+    /// [`OutgoingAnswer::repeat`].
     Unknown {
-        /// For people.
+        /// Text for people.
         reason: String,
     },
 }
 
-/// A channel's way out: one attempt at a time for each conversation, several conversations at once.
+/// The outgoing side of a channel: one attempt at a time for each conversation, several conversations concurrently.
 ///
 /// The kernel owns everything around an attempt: it makes the attempt durable before it begins and its end after, keeps the order
 /// within a conversation, waits (honouring `after_ms`), gives up after so many attempts, and asks again after a crash. An
 /// implementation does one attempt and tells the truth about it; it holds no queue and retries nothing. Each attempt may take
 /// `outbox::ATTEMPT_MS` of the kernel; past that it is dropped and counts as [`Delivery::Unknown`].
 pub trait ChannelDelivery: Send + Sync + fmt::Debug {
-    /// Sends one answer. `cancel` fires when the agent stops or an operator stops it; what was handed over by then is
-    /// [`Delivery::Unknown`], what was not is [`Delivery::Retry`].
+    /// Sends one answer. `cancel` is cancelled when the agent stops or an operator stops it. An answer sent before is then
+    /// [`Delivery::Unknown`]; one not yet sent is [`Delivery::Retry`].
     fn deliver<'a>(
         &'a self,
         out: &'a OutgoingAnswer,

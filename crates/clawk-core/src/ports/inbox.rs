@@ -1,4 +1,4 @@
-//! Messages on their way in: what is waiting, which were seen before, and which session a conversation has.
+//! Incoming messages: waiting ones, known ids, and the session of each conversation.
 
 use clawk_proto::{MessageId, SessionId};
 
@@ -12,24 +12,24 @@ pub struct ConversationKey {
     pub channel: String,
     /// The chat, room, thread or mail thread there.
     pub conversation: String,
-    /// In direct messages the sender; empty in groups.
+    /// The sender in direct messages; empty in groups.
     pub sender: String,
 }
 
 /// The changes that a message from a channel makes besides its entry in the inbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InboxArrival {
-    /// Its conversation has this message's session from now on.
+    /// The conversation, which has this message's session from now on.
     pub key: ConversationKey,
-    /// The platform's ids of the message: a repetition is found by any of them.
+    /// The platform's ids of the message. A repetition is recognised by any of them.
     pub platform_ids: Vec<String>,
-    /// Now.
+    /// The current time.
     pub at: Timestamp,
-    /// So long they are remembered.
+    /// Time until which the ids are stored.
     pub kept_until: Timestamp,
 }
 
-/// A message that was taken before.
+/// A message that was accepted before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EarlierArrival {
     /// Its id.
@@ -41,24 +41,24 @@ pub struct EarlierArrival {
 /// A change of the inbox projection: every inbound message ends answered, refused or dead (promise 5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InboxChange {
-    /// It was taken; its turn is to run.
+    /// It was accepted, and its turn will run.
     Accepted {
         /// Its session.
         session: SessionId,
         /// Its id.
         message: MessageId,
-        /// Where it came by a channel.
+        /// The changes for a channel's message; `None` for others.
         arrival: Option<InboxArrival>,
     },
-    /// Its turn ended with an answer, or it was refused with a reason, or it lies in the dead-letter box.
+    /// Its turn ended with an answer, or it was refused with a reason, or it is a dead letter.
     Closed {
         /// Its id.
         message: MessageId,
         /// `answered`, `refused` or `dead`.
         how: &'static str,
-        /// Why, for the latter two.
+        /// The reason, for `refused` and `dead`.
         reason: Option<String>,
-        /// The answer that is owed to the sender, and the time since when.
+        /// The answer to deliver to the sender, and its time.
         owed: Option<(OwedAnswer, Timestamp)>,
     },
 }

@@ -1,4 +1,4 @@
-//! The journal: the one log, durable before the effect. It *is* the TRACE log (DESIGN §2).
+//! The journal: the only log, durable before the effect. It *is* the TRACE log (DESIGN §2).
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use super::shared::{BatchConditions, HostCluster, UnmetCondition};
 use crate::purse::BudgetAmount;
 use crate::time::Timestamp;
 
-/// Bytes that an event refers to by digest. They lie outside the chain and can be erased without breaking it.
+/// Bytes that an event refers to by digest. They are stored outside the chain and can be erased without breaking it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EventContent {
     /// SHA-256 of `bytes`.
     pub digest: Digest,
-    /// Usually JSON.
+    /// The bytes, usually JSON.
     pub bytes: Vec<u8>,
 }
 
@@ -36,21 +36,21 @@ impl fmt::Debug for EventContent {
 /// One event to append. The journal adds the sequence number, the trace id and the hashes.
 #[derive(Debug, Clone)]
 pub struct JournalEntry {
-    /// The chain that it joins; the first entry of a new session starts its chain.
+    /// The session whose chain it extends. A new session's first entry starts its chain.
     pub session: SessionId,
     /// Its id.
     pub event_id: Uuid,
     /// The span.
     pub span: Uuid,
-    /// The span above; ignored in a chain's first event.
+    /// The parent span; ignored in a chain's first event.
     pub parent: Option<Uuid>,
-    /// When.
+    /// Time of the event.
     pub at: Timestamp,
     /// The event type, for example `action.executed`.
     pub kind: &'static str,
     /// Canonical JSON (JCS) of the payload object: no floats, no integers beyond 2^53 (R27).
     pub payload: Box<RawValue>,
-    /// What the payload refers to by digest.
+    /// The content to which the payload refers.
     pub content: Option<EventContent>,
     /// This event's content is the stored answer to this request (R19): [`Journal::answer_to`] finds it for at least
     /// [`ANSWER_KEPT_MS`] after `at`.
@@ -60,28 +60,28 @@ pub struct JournalEntry {
 /// How long the stored answer of a request is kept, in milliseconds (R19: 5 minutes).
 pub const ANSWER_KEPT_MS: i64 = 300_000;
 
-/// The key of a stored answer: which method, which request id (R19).
+/// The key of a stored answer: method and request id (R19).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AnswerKey {
     /// 0 `claw.tool.call`, 1 `claw.memory.store`, 2 `claw.swarm.delegate`; 3 the beginning of a `claw.memory.store`; 4
     /// `claw.message.send`, whose answers the inbox finds.
     pub method: u8,
-    /// The UUID's bytes.
+    /// Bytes of the request id's UUID.
     pub request_id: [u8; 16],
 }
 
-/// An amount that was spent, or was assumed to be. The journal adds it to the sum of its hour and account, or takes it off.
+/// An amount that was spent, or assumed to be. The journal adds it to the sum of its hour and budget, or subtracts it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpentAmount {
-    /// Hours since the epoch.
+    /// The hour, as whole hours since the Unix epoch.
     pub hour: i64,
-    /// Which purse: `agent`, `provider:NAME`, `tool:NAME`, `skill:NAME`.
+    /// The budget: `agent`, `provider:NAME`, `tool:NAME`, `skill:NAME`.
     pub purse: Arc<str>,
-    /// How much.
+    /// The amount.
     pub amount: BudgetAmount,
 }
 
-/// An outside effect of unknown outcome that is not settled yet.
+/// An external effect with an unknown outcome that is not settled yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenEffect {
     /// The call.
@@ -92,16 +92,16 @@ pub struct OpenEffect {
     pub tool: String,
     /// SHA-256 of the arguments' canonical JSON.
     pub parameters: Digest,
-    /// When it became unknown.
+    /// Time when it became unknown.
     pub at: Timestamp,
 }
 
-/// A change of the index of unknown effects (promise 4): it holds until somebody knows.
+/// A change of the index of unknown effects (promise 4).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EffectChange {
-    /// Its outcome is not known.
+    /// The outcome is unknown.
     Unknown(OpenEffect),
-    /// It is known now. A request id alone does not name an effect: it may have been used again.
+    /// The outcome is known now. A request id alone does not identify an effect, because it may have been used again.
     Resolved {
         /// The call.
         request_id: RequestId,
@@ -115,19 +115,19 @@ pub enum EffectChange {
 /// Entries that become durable together or not at all.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
-    /// In chain order.
+    /// The entries in chain order.
     pub entries: Vec<JournalEntry>,
-    /// Changed in the same transaction.
+    /// Inbox changes in the same transaction.
     pub inbox: Vec<InboxChange>,
-    /// Added in the same transaction.
+    /// Amounts added in the same transaction.
     pub spent: Vec<SpentAmount>,
-    /// Taken off the same sums, after what is added, and never more than they hold: it was assumed to be spent, and was not.
+    /// Amounts subtracted from the same sums after the additions, at most to zero: they were assumed to be spent, and were not.
     pub unspent: Vec<SpentAmount>,
-    /// Changed in the same transaction.
+    /// Effect changes in the same transaction.
     pub effects: Vec<EffectChange>,
-    /// Changed in the same transaction, after the inbox.
+    /// Outbox changes in the same transaction, after the inbox.
     pub outbox: Vec<OutboxChange>,
-    /// What must hold over all hosts, where there are several.
+    /// Conditions over all hosts, if there are several.
     pub terms: Option<Box<BatchConditions>>,
 }
 
@@ -150,42 +150,42 @@ impl Batch {
     }
 }
 
-/// Why the journal did not take or find something.
+/// Errors of the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum JournalError {
     /// The bounded queue is full.
     #[error("the journal's queue is full ({limit} waiting); the disk is slower than the work")]
     Full {
-        /// The bound that was hit, entries.
+        /// The size of the queue, in entries.
         limit: usize,
     },
-    /// It can't be written: disk full, I/O error, closed.
+    /// The journal can't be written: disk full, I/O error, closed.
     #[error("the journal can't be written: {0}")]
     Unwritable(String),
-    /// It can't be read.
+    /// The journal can't be read.
     #[error("the journal can't be read: {0}")]
     Unreadable(String),
-    /// The server that keeps it is gone for now: nothing new begins, and the same again may succeed soon.
+    /// The journal's server can't be reached now. Nothing new begins, and a repetition may succeed soon.
     #[error("the state can't be reached: {0}")]
     Away(String),
-    /// Another host has taken the agent: nothing of what is under way here can be recorded any more, and the same request to any host
-    /// gets its one answer.
+    /// Another host has taken over the agent. Running work can no longer be recorded here; the same request to any host gets its
+    /// only answer.
     #[error("another host has taken over from `{host}`")]
     Fenced {
         /// The host that lost its lease.
         host: String,
     },
-    /// A condition of the batch does not hold over all hosts: nothing of it was taken.
+    /// A condition of the batch does not hold over all hosts. Nothing was written.
     #[error("{0}")]
     Unmet(UnmetCondition),
 }
 
-/// The promise that a submitted batch will be durable.
+/// Completes when a submitted batch is durable.
 #[derive(Debug)]
 pub struct JournalTicket(tokio::sync::oneshot::Receiver<Result<(), JournalError>>);
 
 impl JournalTicket {
-    /// A ticket and the sender that fulfils it.
+    /// Makes a ticket and the sender that completes it.
     #[must_use]
     pub fn new() -> (tokio::sync::oneshot::Sender<Result<(), JournalError>>, Self) {
         let (sender, receiver) = tokio::sync::oneshot::channel();
@@ -195,7 +195,7 @@ impl JournalTicket {
     /// Waits until the batch is durable.
     ///
     /// # Errors
-    /// It will never be: the write failed or the journal is gone.
+    /// The write failed or the journal is gone.
     pub async fn durable(self) -> Result<(), JournalError> {
         match self.0.await {
             Ok(outcome) => outcome,
@@ -204,27 +204,27 @@ impl JournalTicket {
     }
 }
 
-/// One event as kept.
+/// One recorded event.
 #[derive(Debug, Clone)]
 pub struct RecordedEvent {
-    /// Its place in the whole journal; grows.
+    /// Its row in the whole journal; ascending.
     pub row: u64,
-    /// Its chain.
+    /// The session of its chain.
     pub session: SessionId,
-    /// Its place in the chain.
+    /// Its sequence number in the chain.
     pub sequence: u64,
-    /// When.
+    /// Time of the event.
     pub at: Timestamp,
-    /// The type.
+    /// The event type.
     pub kind: String,
-    /// The payload's canonical text.
+    /// The payload as canonical JSON text.
     pub payload: String,
-    /// The content it refers to; `None` when there is none or it was erased.
+    /// The content that it refers to; `None` if there is none or it was erased.
     pub content: Option<EventContent>,
 }
 
 impl RecordedEvent {
-    /// The payload as people read it: with the words that its content holds, where the content was loaded.
+    /// Returns the payload with the text of its content filled in, if the content was loaded.
     #[must_use]
     pub fn payload_with_words(&self) -> std::borrow::Cow<'_, str> {
         let content = self.content.as_ref().map(|content| content.bytes.as_slice());
@@ -266,7 +266,7 @@ impl RecordedEvent {
 pub struct StoredAnswer {
     /// The event that holds it, with its content.
     pub event: RecordedEvent,
-    /// Microseconds since it was stored, by a clock that all hosts of the agent share. `None`: the event's time says how old it is.
+    /// Microseconds since it was stored, by a clock that all hosts of the agent share. `None`: the event's time gives the age.
     pub age_us: Option<i64>,
 }
 
@@ -281,17 +281,17 @@ impl From<RecordedEvent> for StoredAnswer {
 pub struct JournalScan {
     /// Only rows after this one.
     pub after_row: u64,
-    /// At most so many; 0 means the journal's own page size.
+    /// Largest number of rows; 0: the journal's own page size.
     pub limit: usize,
-    /// Only this chain.
+    /// Only the chain of this session.
     pub session: Option<SessionId>,
     /// Only these types; empty: all.
     pub kinds: &'static [&'static str],
     /// Only events at or after this time.
     pub since: Option<Timestamp>,
-    /// Only events whose payload holds this text.
+    /// Only events whose payload contains this text.
     pub says: Option<String>,
-    /// Also load contents.
+    /// Contents are loaded, too.
     pub with_content: bool,
 }
 
@@ -317,37 +317,37 @@ pub struct SessionRow {
     pub last: Timestamp,
 }
 
-/// The one log. Submission order is chain order; nothing is ever written past it.
+/// The only log. Submission order is chain order. Nothing is written without it.
 pub trait Journal: Send + Sync + fmt::Debug {
-    /// Queues a batch; never blocks. The ticket is fulfilled when the batch is durable.
+    /// Queues a batch without blocking. The ticket completes when the batch is durable.
     ///
     /// # Errors
-    /// The queue is full, the journal can't be written, or the batch has a [`Batch::fault`]: nothing was taken.
+    /// The queue is full, the journal can't be written, or the batch has a [`Batch::fault`]. Then nothing was queued.
     fn submit(&self, batch: Batch) -> Result<JournalTicket, JournalError>;
 
-    /// Wakes readers: it changes after each commit that holds entries. What it counts up means nothing.
+    /// Returns a counter that changes after each commit with entries, to wake readers. Its value has no meaning.
     fn watch(&self) -> tokio::sync::watch::Receiver<u64>;
 
     /// Reads events in row order.
     fn scan(&self, scan: JournalScan) -> BoxFuture<'_, Result<Vec<RecordedEvent>, JournalError>>;
 
-    /// The last row of this type, if any. Fast for `ckp.lifecycle.transition`.
+    /// Returns the last row of this type, if any. Fast for `ckp.lifecycle.transition`.
     fn last_row_of(&self, kind: &'static str) -> BoxFuture<'_, Result<Option<u64>, JournalError>>;
 
-    /// The stored answer to a request. Submitted
-    /// entries are found as soon as they are durable. Answers older than [`ANSWER_KEPT_MS`] may be forgotten.
+    /// Returns the stored answer to a request. Submitted entries are found as soon as they are durable. Answers older than
+    /// [`ANSWER_KEPT_MS`] may be missing.
     fn answer_to(&self, key: AnswerKey) -> BoxFuture<'_, Result<Option<StoredAnswer>, JournalError>>;
 
-    /// Bytes by digest; `None` when erased or unknown.
+    /// Returns a content by digest; `None` if it was erased or is unknown.
     fn content(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>>;
 
-    /// Messages that were accepted and not closed, oldest first.
+    /// Returns accepted messages that are not closed, oldest first.
     fn open_messages(&self) -> BoxFuture<'_, Result<Vec<OpenMessage>, JournalError>>;
 
-    /// The session of a message that was ever accepted, however it ended.
+    /// Returns the session of any message that was accepted, however it ended.
     fn message(&self, id: MessageId) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>>;
 
-    /// The message of a channel that has this platform id, if one was taken and is still remembered at `now`.
+    /// Returns the channel's message with this platform id, if it was accepted and the id is still stored at `now`.
     fn arrived(
         &self,
         channel: &str,
@@ -355,29 +355,30 @@ pub trait Journal: Send + Sync + fmt::Debug {
         now: Timestamp,
     ) -> BoxFuture<'_, Result<Option<EarlierArrival>, JournalError>>;
 
-    /// The session of a conversation.
+    /// Returns the session of a conversation.
     fn conversation(&self, key: &ConversationKey) -> BoxFuture<'_, Result<Option<SessionId>, JournalError>>;
 
-    /// The first entry of each conversation of a channel that is owed and not dead, those that are due first, at most `limit`.
+    /// Returns the first undelivered entry of each conversation of a channel, without dead letters, due ones first, at most
+    /// `limit`.
     fn owed(&self, channel: &str, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>>;
 
-    /// The whole outbox, dead letters among it, oldest first, at most `limit`.
+    /// Returns the whole outbox with dead letters, oldest first, at most `limit`.
     fn outbox(&self, limit: usize) -> BoxFuture<'_, Result<Vec<OutboxRow>, JournalError>>;
 
-    /// Sessions, the latest first.
+    /// Returns sessions, newest first.
     fn sessions(&self, limit: usize) -> BoxFuture<'_, Result<Vec<SessionRow>, JournalError>>;
 
-    /// What was spent in this hour and later, summed by hour and purse.
+    /// Returns the amounts spent in this hour and later, summed by hour and budget.
     fn spent_since(&self, hour: i64) -> BoxFuture<'_, Result<Vec<SpentAmount>, JournalError>>;
 
-    /// Effects whose outcome is still unknown, oldest first.
+    /// Returns effects with an unknown outcome, oldest first.
     fn open_effects(&self) -> BoxFuture<'_, Result<Vec<OpenEffect>, JournalError>>;
 
-    /// The other hosts; `None`: there are none, and whoever has the journal has the whole agent.
+    /// Returns the other hosts; `None`: this host has the whole agent.
     fn shared(&self) -> Option<Arc<dyn HostCluster>> {
         None
     }
 
-    /// Waits until all that was submitted is durable.
+    /// Waits until everything submitted is durable.
     fn flush(&self) -> BoxFuture<'_, Result<(), JournalError>>;
 }

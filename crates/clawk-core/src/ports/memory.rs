@@ -23,7 +23,7 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// By what the store's entries are kept apart; absent means per identity. A workspace's `isolation` says the same of files.
+    /// Returns how the store's entries are separated; by default per identity. A workspace's `isolation` does the same for files.
     #[must_use]
     pub fn of(store: &Store) -> StoreScope {
         match (store.kind, store.isolation) {
@@ -34,7 +34,7 @@ impl Scope {
         }
     }
 
-    /// The store and the place whose part has this name, for whoever names parts instead of owners. `None`: no part is named so.
+    /// Returns the store and scope of the part with this name; `None`: there is none.
     #[must_use]
     pub fn named(part: &str, store: &Store) -> Option<(Self, Store)> {
         let mut store = store.clone();
@@ -64,7 +64,7 @@ impl Scope {
         (place.part(&store) == part).then_some((place, store))
     }
 
-    /// The name of this part of the store: empty for everybody's, `identity/NAME`, `channel/IDENTITY/CHANNEL`.
+    /// Returns the name of this part of the store: empty for everybody's entries, `identity/NAME`, `channel/IDENTITY/CHANNEL`.
     #[must_use]
     pub fn part(&self, store: &Store) -> String {
         match Self::of(store) {
@@ -75,84 +75,84 @@ impl Scope {
     }
 }
 
-/// A question with its times parsed and its bound applied.
+/// A query with parsed times and an applied limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreQuery {
-    /// By words (and by meaning where the store has embeddings).
+    /// By words, and by meaning if the store has embeddings.
     Text(String),
     /// By exact key, or by entry id in stores without keys.
     Key(String),
-    /// Inclusive; answered in chronological order.
+    /// An inclusive time range; results are in chronological order.
     Between(Timestamp, Timestamp),
 }
 
 /// Why a memory operation failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum MemoryError {
-    /// The backend can't be reached or written.
+    /// The back end can't be reached or written.
     #[error("memory backend: {0}")]
     Backend(String),
-    /// The query can't be run.
+    /// The query is not valid.
     #[error("memory query: {0}")]
     Query(String),
     /// Another writer changed the same entry at the same time; nothing was written.
     #[error("memory conflict: {0}")]
     Conflict(String),
-    /// The entry does not fit the store: no key for a key-value store, or too large.
+    /// The entry does not match the store: no key for a key-value store, or too large.
     #[error("memory entry {index}: {reason}")]
     Entry {
         /// Position in `entries`.
         index: usize,
-        /// What is wrong and what would mend it.
+        /// What is wrong, and how to fix it.
         reason: String,
     },
 }
 
-/// A question to a store.
+/// A query to a store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MemorySearch {
-    /// Whose entries count.
+    /// The filter by owner.
     pub whose: ConversationFilter,
-    /// What is asked.
+    /// The query.
     pub query: StoreQuery,
-    /// A text's vector by the store's embedding model; without it, such a store is searched by words.
+    /// The text's vector by the store's embedding model. Without it, such a store is searched by words.
     pub vector: Option<Vector>,
-    /// At most so many entries.
+    /// Largest number of entries.
     pub limit: usize,
 }
 
-/// An entry that has no vector of a model yet.
+/// An entry without a vector of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnembeddedEntry {
-    /// Names it to [`Memory::add_vectors`]; means nothing elsewhere.
+    /// Identifies it for [`Memory::add_vectors`] only.
     pub handle: String,
     /// The text that is embedded: [`clawk_recall::words::text_of`].
     pub text: String,
 }
 
-/// Which entries of a part an operator looks at.
+/// A page of a part's entries, for operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Page {
-    /// Those that compaction set aside, instead of those that count.
+    /// Entries that compaction set aside, instead of the valid ones.
     pub aside: bool,
-    /// Only those whose number is smaller; the newest has the greatest.
+    /// Only entries with a smaller number; the newest has the largest.
     pub before: Option<i64>,
-    /// At most so many.
+    /// Largest number of entries.
     pub limit: usize,
 }
 
-/// What only operators do with a store. They see all its parts and the entries of all owners; the scope that the manifest gives the
-/// store does not limit them. [`Scope::part`] gives the names of parts.
+/// Operations on a store for operators. They see all parts and the entries of all owners, regardless of the scope in the manifest.
+/// [`Scope::part`] returns the names of parts.
 pub trait MemoryInspector: Memory {
-    /// The parts that hold something, and the number of entries that count in each. `known`: parts that the manifest speaks of, for a
-    /// back end that can't list its own.
+    /// Returns the non-empty parts, with the number of valid entries in each. `known`: parts named in the manifest, for a back end
+    /// that can't list its own.
     fn parts<'a>(
         &'a self,
         store: &'a Store,
         known: &'a [String],
     ) -> BoxFuture<'a, Result<Vec<(String, u64)>, MemoryError>>;
 
-    /// Entries of a part with their numbers, the newest first.
+    /// Returns entries of a part with their numbers, newest first.
     fn page<'a>(
         &'a self,
         store: &'a Store,
@@ -160,7 +160,7 @@ pub trait MemoryInspector: Memory {
         page: Page,
     ) -> BoxFuture<'a, Result<Vec<(i64, EntryHit)>, MemoryError>>;
 
-    /// The entries of a part with this id or key; those that compaction set aside by their id, too.
+    /// Returns the entries of a part with this id or key. Entries that were set aside are found by id, too.
     fn named<'a>(
         &'a self,
         store: &'a Store,
@@ -168,8 +168,8 @@ pub trait MemoryInspector: Memory {
         name: &'a str,
     ) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>>;
 
-    /// Brings back what compaction set aside of a part: one entry or what a summary stands for, or everything. Returns how many
-    /// entries came back.
+    /// Restores what compaction set aside in a part: one entry, the entries behind a summary, or everything. Returns the number of
+    /// restored entries.
     fn bring_back<'a>(
         &'a self,
         store: &'a Store,
@@ -178,20 +178,20 @@ pub trait MemoryInspector: Memory {
     ) -> BoxFuture<'a, Result<u64, MemoryError>>;
 }
 
-/// Keeps and finds entries of the manifest's stores.
+/// Stores and finds entries of the manifest's stores.
 pub trait Memory: Send + Sync + fmt::Debug {
-    /// Whether this backend can serve the store; asked at start, so that an agent whose memory can't work doesn't start.
+    /// Checks that this back end supports the store. Called at the start, so that an agent whose memory can't work does not start.
     ///
     /// # Errors
-    /// The backend or an option of the store isn't served, with the cure.
+    /// The back end or an option of the store isn't supported. The text says how to fix it.
     fn check(&self, store: &Store) -> Result<(), MemoryError>;
 
-    /// Entries of this store and their record in the journal are one commit.
+    /// Returns whether entries of this store and their event in the journal are one commit.
     fn joins(&self, _store: &Store) -> bool {
         false
     }
 
-    /// What a question finds; scores within 0..1.
+    /// Returns the results of a query; scores are within 0..1.
     fn ask<'a>(
         &'a self,
         store: &'a Store,
@@ -199,9 +199,9 @@ pub trait Memory: Send + Sync + fmt::Debug {
         ask: MemorySearch,
     ) -> BoxFuture<'a, Result<EntrySearchResult, MemoryError>>;
 
-    /// Keeps all entries or none, durably; returns their ids in order. An entry whose id is there already is left as it is: it was
-    /// kept before a crash, and the request has come again. `record` is committed with them where the store [joins](Self::joins),
-    /// and must be empty elsewhere.
+    /// Stores all entries or none, durably. Returns their ids in order. An entry whose id exists is unchanged: it was stored before
+    /// a crash, and the request was repeated. `record` is committed with them if the store [joins](Self::joins), and must be empty
+    /// otherwise.
     fn keep<'a>(
         &'a self,
         store: &'a Store,
@@ -211,14 +211,14 @@ pub trait Memory: Send + Sync + fmt::Debug {
         record: Batch,
     ) -> BoxFuture<'a, Result<Vec<String>, MemoryError>>;
 
-    /// What compaction would set aside now, the oldest first.
+    /// Returns the entries that compaction would now set aside, oldest first.
     fn old<'a>(
         &'a self,
         store: &'a Store,
         place: &'a Scope,
     ) -> BoxFuture<'a, Result<Vec<EntryHit>, MemoryError>>;
 
-    /// Applies retention and the store's compaction, with this summary if it is of exactly what is set aside; returns the counts
+    /// Applies retention and the store's compaction, with this summary if it covers exactly what is set aside. Returns the counts
     /// before and after.
     fn compact<'a>(
         &'a self,
@@ -228,10 +228,10 @@ pub trait Memory: Send + Sync + fmt::Debug {
         summary: Option<CompactionSummary>,
     ) -> BoxFuture<'a, Result<(u64, u64), MemoryError>>;
 
-    /// Applies retention in every scope; returns how many entries went.
+    /// Applies retention in every scope. Returns the number of removed entries.
     fn retain<'a>(&'a self, store: &'a Store, at: Timestamp) -> BoxFuture<'a, Result<u64, MemoryError>>;
 
-    /// Removes an entry for good, if it is there and among those that count; what it was.
+    /// Deletes a valid entry permanently. Returns the entry.
     fn remove<'a>(
         &'a self,
         store: &'a Store,
@@ -240,10 +240,10 @@ pub trait Memory: Send + Sync + fmt::Debug {
         id: String,
     ) -> BoxFuture<'a, Result<Option<EntryHit>, MemoryError>>;
 
-    /// The number of entries of this store, of all owners.
+    /// Returns the number of entries of this store, over all owners.
     fn count<'a>(&'a self, store: &'a Store, place: &'a Scope) -> BoxFuture<'a, Result<u64, MemoryError>>;
 
-    /// Entries of every scope that have no vector of this model (`PROVIDER/MODEL`), the newest first, at most `limit`.
+    /// Returns at most `limit` entries of every scope without a vector of this model (`PROVIDER/MODEL`), newest first.
     fn lacking<'a>(
         &'a self,
         store: &'a Store,
@@ -251,7 +251,7 @@ pub trait Memory: Send + Sync + fmt::Debug {
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<UnembeddedEntry>, MemoryError>>;
 
-    /// Keeps vectors (handle, values of length 1) for entries that are still there.
+    /// Stores vectors (handle, values of length 1) for entries that still exist.
     fn add_vectors<'a>(
         &'a self,
         store: &'a Store,
@@ -259,7 +259,7 @@ pub trait Memory: Send + Sync + fmt::Debug {
         vectors: Vec<(String, Vec<f32>)>,
     ) -> BoxFuture<'a, Result<(), MemoryError>>;
 
-    /// Vectors that were paid for before, by the digests of their texts and in their order; `None` where there is none.
+    /// Returns cached vectors by the digests of their texts, in the same order; `None` if there is none.
     fn paid_for<'a>(
         &'a self,
         _model: &'a str,
@@ -268,7 +268,7 @@ pub trait Memory: Send + Sync + fmt::Debug {
         Box::pin(std::future::ready(Ok(vec![None; digests.len()])))
     }
 
-    /// Keeps vectors that were paid for, by the digests of their texts.
+    /// Caches paid vectors by the digests of their texts.
     fn pay_once<'a>(
         &'a self,
         _model: &'a str,
@@ -277,7 +277,7 @@ pub trait Memory: Send + Sync + fmt::Debug {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// The entries alone that a question finds, among everybody's.
+    /// Returns only the entries that a query finds, over all owners.
     fn query<'a>(
         &'a self,
         store: &'a Store,
@@ -297,7 +297,7 @@ pub trait Memory: Send + Sync + fmt::Debug {
         })
     }
 
-    /// Stores entries without a known origin.
+    /// Stores entries without a known source.
     fn store<'a>(
         &'a self,
         store: &'a Store,

@@ -1,4 +1,5 @@
-//! What the kernel needs from outside, as traits. Each has a real, a scripted and a fault-injecting implementation.
+//! The kernel's ports: traits for everything it needs from outside. Each has a real, a scripted and a fault-injecting
+//! implementation.
 
 mod connections;
 mod context;

@@ -1,4 +1,5 @@
-//! Models (CKP §5.2). One call of the port is one attempt at one endpoint; retry, fallback, limits and the record are the kernel's.
+//! Models (CKP §5.2). One call of the port is one attempt at one endpoint. Retry, fallback, limits and the record belong to the
+//! kernel.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,49 +18,48 @@ pub use clawk_events::shape::TokenReport;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "kebab-case")]
 pub enum ModelMessage {
-    /// The user's words.
+    /// A user message.
     User {
-        /// Text; may be empty when there are pictures.
+        /// Text; may be empty if there are images.
         text: String,
-        /// Pictures, in order. An adapter sends those that have their bytes.
+        /// Images, in order. An adapter sends those that have their bytes.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         images: Vec<Image>,
         /// What is told of the message before its words: when, where and by whom it was said, and what it repeats. An adapter sends
         /// both as [`crate::message_frame::join_frame`] joins them. Empty: nothing is told.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         frame: String,
-        /// Whose words they are. The kernel's knowledge, and no part of what a model is sent.
+        /// The author. Known to the kernel only, never sent to a model.
         #[serde(skip, default = "TextAuthor::unknown")]
         author: TextAuthor,
     },
-    /// The model's words and the tools it asks for.
+    /// The model's text and its tool calls.
     Assistant {
-        /// Text; may be empty when there are calls.
+        /// Text; may be empty if there are calls.
         text: String,
-        /// Calls in the order asked.
+        /// The calls in the model's order.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         calls: Vec<ToolUse>,
-        /// What the server handed over for safe keeping with this answer (R52).
+        /// State that the server wants back with later requests (R52).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         state: Option<Box<ProviderState>>,
     },
-    /// The answer to one call. Untrusted text.
+    /// The result of one call. Untrusted text.
     ToolResult {
         /// [`ToolUse::id`].
         call_id: String,
-        /// What the model reads.
+        /// The text for the model.
         text: String,
         /// The tool failed or was refused.
         is_error: bool,
-        /// It holds what the tool said; without it, the text is the kernel's own and says why nothing ran. No part of what a model
-        /// is sent.
+        /// The text contains the tool's own text. Otherwise it is the kernel's and says why nothing ran. Never sent to a model.
         #[serde(skip, default = "yes")]
         from_tool: bool,
     },
 }
 
 impl ModelMessage {
-    /// An assistant's words and calls that no server handed anything over with.
+    /// Makes an assistant message without server state.
     #[must_use]
     pub const fn assistant(text: String, calls: Vec<ToolUse>) -> Self {
         Self::Assistant {
@@ -70,17 +70,18 @@ impl ModelMessage {
     }
 }
 
-/// What a model's server hands over for safe keeping with an answer: reasoning, signatures, extras of calls (R52). It is sent back
-/// unchanged to the same provider, host and model, to nobody else, and is never shown as the answer.
+/// State that a model's server returns with an answer: reasoning, signatures, extras of calls (R52). It is sent back unchanged,
+/// only to the same provider, host and model, and is never shown as part of the answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProviderState {
     /// The provider's name in the manifest.
     pub provider: String,
     /// The host that answered.
     pub host: String,
-    /// The model that was asked, as the manifest names it.
+    /// The model in the request, as the manifest names it.
     pub model: String,
-    /// SHA-256 of the request up to this answer, as the adapter wrote it. Some servers take their parts only behind the same words.
+    /// SHA-256 of the request up to this answer, as the adapter wrote it. Some servers accept their parts only after the same
+    /// prefix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<Digest>,
     /// The parts in the answer's order.
@@ -88,39 +89,39 @@ pub struct ProviderState {
     pub parts: Vec<StatePart>,
 }
 
-/// One part of a [`ProviderState`]. JSON is kept as the text that came.
+/// One part of a [`ProviderState`]. JSON is stored as the received text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "part", rename_all = "kebab-case")]
 pub enum StatePart {
     /// A member of the answer's message, for example `reasoning_content`.
     Member {
-        /// Its name.
+        /// Name of the member.
         name: String,
-        /// Its JSON.
+        /// The member's JSON.
         json: String,
     },
     /// A member of one call, for example `extra_content`.
     CallMember {
-        /// The call's place in [`ModelCompletion::calls`].
+        /// Index of the call in [`ModelCompletion::calls`].
         call: u32,
-        /// Its name.
+        /// Name of the member.
         name: String,
-        /// Its JSON.
+        /// The member's JSON.
         json: String,
     },
     /// A content block or an output item.
     Block {
-        /// Its JSON.
+        /// The block's JSON.
         json: String,
     },
-    /// So many bytes of the answer's text stand here.
+    /// The position of a part of the answer's text.
     Text {
-        /// Bytes.
+        /// Length of the text part, in bytes.
         bytes: u64,
     },
-    /// The call of this place stands here.
+    /// The position of a call.
     Call {
-        /// The call's place in [`ModelCompletion::calls`].
+        /// Index of the call in [`ModelCompletion::calls`].
         call: u32,
     },
 }
@@ -129,34 +130,34 @@ const fn yes() -> bool {
     true
 }
 
-/// A picture beside a user's words. The record has its digest; its bytes come with the request that shows it.
+/// An image beside a user's text. The record has its digest; its bytes are added to a request that shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Image {
     /// SHA-256 of its bytes.
     pub digest: Digest,
-    /// For example `image/png`.
+    /// The MIME type, for example `image/png`.
     pub mime_type: String,
-    /// What its sender calls it.
+    /// The sender's name for the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// How many bytes it has.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// Its bytes, where a provider is to be sent them.
+    /// The bytes, if they are to be sent to a provider.
     #[serde(skip)]
     pub data: Option<Arc<[u8]>>,
 }
 
-/// Most bytes of an id, a tool's name and a model's name in a model's answer. Adapters cut what is longer.
+/// Longest id, tool name and model name in a model's answer, in bytes. Adapters cut longer ones.
 pub const NAME_MAX_BYTES: usize = 256;
 
-/// A call that a model asks for.
+/// A tool call of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolUse {
-    /// The model's own id for it; unique within the turn (made up by the adapter when the server gives none).
+    /// The model's id of the call, unique within the turn. The adapter makes one if the server gives none.
     pub id: String,
     /// The tool's name as offered.
     pub name: String,
-    /// The arguments; `Err` holds the text that is no JSON object (bounded), which the model is told.
+    /// The arguments. `Err` holds the text that is not a JSON object (limited in length), which the model is told.
     pub arguments: Result<Map<String, Value>, String>,
 }
 
@@ -165,7 +166,7 @@ pub struct ToolUse {
 pub struct ToolOffer {
     /// Its name, `[A-Za-z0-9-]{1,63}`.
     pub name: String,
-    /// For the model.
+    /// Description for the model.
     pub description: String,
     /// JSON Schema of its arguments.
     pub input_schema: Value,
@@ -176,49 +177,49 @@ pub struct ToolOffer {
 pub struct InferRequest {
     /// The system prompt.
     pub system: String,
-    /// The conversation; the last one is the user's or tool results.
+    /// The conversation. The last message is the user's, or tool results.
     pub messages: Vec<ModelMessage>,
-    /// Tools on offer; may be empty.
+    /// The offered tools; may be empty.
     pub tools: Vec<ToolOffer>,
-    /// At most so many output tokens.
+    /// Largest number of output tokens.
     pub max_output_tokens: u64,
-    /// How much the model may think; `None`: as the server does by itself.
+    /// Reasoning effort; `None`: the server's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effort: Option<ReasoningEffort>,
-    /// Requests that begin alike have the same key, for servers that keep a cache by it. It tells nothing of people.
+    /// Requests with the same prefix have the same key, for servers that cache by it. It reveals nothing about people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_key: Option<String>,
-    /// The end of [`Self::system`] that changes from turn to turn, for example what was recalled. An adapter sends it beside the words
-    /// that are answered, so that what stands before them stays the same for servers' caches. It is in the digest as part of the system
-    /// prompt.
+    /// The end of [`Self::system`] that changes from turn to turn, for example recalled entries. An adapter sends it next to the
+    /// answered message, so that the text before stays the same for servers' caches. It is part of the system prompt in the digest.
     #[serde(skip)]
     pub volatile: String,
-    /// How the request's form differs from the dialect's usual one.
+    /// Changes from the dialect's usual format.
     #[serde(default, skip_serializing_if = "RequestAdaptation::is_empty")]
     pub adaptation: RequestAdaptation,
 }
 
-/// Tokens of one attempt.
+/// Token counts of one attempt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Tokens read, cached ones included.
+    /// Input tokens, including cached ones.
     pub input_tokens: u64,
-    /// Tokens written.
+    /// Output tokens.
     pub output_tokens: u64,
-    /// Of the input, those that the server had in its cache.
+    /// Input tokens that the server read from its cache.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cached_tokens: u64,
-    /// Of the input, those that the server put into its cache.
+    /// Input tokens that the server wrote into its cache.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cache_write_tokens: u64,
-    /// The counts are not the server's, but ours: bytes / 4. It gave none, or [`Self::told`] or [`Self::unreadable`] says why not.
+    /// The counts are clawk's estimate (bytes / 4), because the server gave none, or because of [`Self::told`] or
+    /// [`Self::unreadable`].
     #[serde(default)]
     pub estimated: bool,
-    /// What the server said, where that is far below the text that went and came: it is kept, and not believed.
+    /// The server's counts if they are far too low for the text. They are stored but not used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<TokenReport>,
-    /// The server sent a count that nobody can record: negative, a fraction, no number, above [`Self::TOKENS_MAX`]. The attempt is
-    /// settled at what was set aside for it, or at the estimate if that is more.
+    /// The server sent a count that can't be recorded: negative, a fraction, not a number, or above [`Self::TOKENS_MAX`]. The
+    /// attempt is settled at its reservation, or at the estimate if that is more.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unreadable: bool,
 }
@@ -234,11 +235,11 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl Usage {
-    /// The most tokens that one count may say: a thousand times what the largest models take, and far within what the journal
-    /// records (2^53) after a price has multiplied it.
+    /// Largest recordable token count: a thousand times the window of the largest models, and far below the journal's limit (2^53)
+    /// after multiplication by a price.
     pub const TOKENS_MAX: u64 = 1_000_000_000;
 
-    /// Both together.
+    /// Returns the sum of input and output.
     #[must_use]
     pub const fn total(self) -> u64 {
         self.input_tokens.saturating_add(self.output_tokens)
@@ -249,66 +250,66 @@ impl Usage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StopReason {
-    /// It was done.
+    /// The answer is complete.
     End,
-    /// It waits for tools.
+    /// The model waits for tool results.
     ToolUse,
-    /// It hit the output bound: the text is cut.
+    /// The output limit was reached, and the text is cut.
     Length,
-    /// It or its server refused.
+    /// The model or its server refused.
     Refusal,
 }
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelCompletion {
-    /// Its words.
+    /// Text of the answer.
     pub text: String,
-    /// The tools it asks for, in order.
+    /// Tool calls, in order.
     pub calls: Vec<ToolUse>,
-    /// Why it ended.
+    /// Why the model stopped.
     pub stop: StopReason,
-    /// What it cost.
+    /// Token counts.
     pub usage: Usage,
-    /// The model that the server says answered.
+    /// The model's name as the server reports it.
     pub model: String,
-    /// What the server hands over for safe keeping.
+    /// State that the server wants back with later requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<Box<ProviderState>>,
 }
 
-/// A piece of a streamed answer, for people to watch; what counts is the [`ModelCompletion`].
+/// A piece of a streamed answer, for display only. The [`ModelCompletion`] counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompletionDelta<'a> {
-    /// More words.
+    /// More text.
     Text(&'a str),
-    /// A call's name became known.
+    /// The name of a call.
     Call(&'a str),
-    /// What the model thinks on its way to the answer; no part of the answer.
+    /// A thought, which is not part of the answer.
     Thought(&'a str),
 }
 
-/// The kind of a failed attempt. It decides about retries.
+/// The kind of a failed attempt. It determines retries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {
     /// No connection: refused, DNS, TLS.
     Unreachable,
-    /// No byte in time, or none for too long.
+    /// No first byte in time, or no further byte for too long.
     Timeout,
-    /// 429.
+    /// HTTP status 429.
     RateLimited,
-    /// 500, 502, 503, 529 and other 5xx.
+    /// HTTP status 500, 502, 503, 529 or another 5xx.
     ServerFault,
-    /// The stream ended before the answer did.
+    /// The stream ended before the answer was complete.
     Cut,
-    /// The answer can't be read.
+    /// The answer can't be parsed.
     Malformed,
-    /// 401, 403, or the secret can't be resolved.
+    /// HTTP status 401 or 403, or the secret can't be resolved.
     Auth,
-    /// Another 4xx: the request itself is wrong.
+    /// Another 4xx status: the request itself is wrong.
     Rejected,
-    /// Money is limited and the model's price is not known: it was not asked.
+    /// Money is limited and the model's price is unknown, so no request was sent.
     Unpriced,
     /// The conversation is too long for the model.
     ContextTooLong,
@@ -317,7 +318,7 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// The word in the record, as serde writes it: a replay reads it back.
+    /// Returns the word in the record, in serde's form, which a replay reads back.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -335,7 +336,7 @@ impl FaultKind {
         }
     }
 
-    /// The same attempt may succeed later.
+    /// Returns whether the same attempt may succeed later.
     #[must_use]
     pub const fn retryable(self) -> bool {
         match self {
@@ -350,37 +351,37 @@ impl FaultKind {
     }
 }
 
-/// A failed attempt. Its text holds no secret and at most 1 KiB of what the server said.
+/// A failed attempt. Its text holds no secret and at most 1 KiB of the server's text.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct ProviderError {
     /// The kind.
     pub kind: FaultKind,
-    /// For people: which provider, what, where, what would mend it.
+    /// Text for people: which provider, what, where, and how to fix it.
     pub message: String,
     /// HTTP status, if there was one.
     pub status: Option<u16>,
-    /// The server's own wish, milliseconds.
+    /// The delay that the server requests, in milliseconds.
     pub retry_after_ms: Option<u64>,
-    /// Tokens that were spent all the same, as far as known.
+    /// Tokens that were spent anyway, as far as known.
     pub usage: Option<Usage>,
-    /// What the server names as the cause, where a changed request may be accepted.
+    /// The cause that the server names, if a changed request may succeed.
     pub cause: Option<Box<RefusalCause>>,
 }
 
 /// Vectors of texts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextEmbeddings {
-    /// One for each text, in order, of length 1.
+    /// One vector for each text, in order, of length 1.
     pub vectors: Vec<Vec<f32>>,
-    /// What it cost; output is 0.
+    /// Token counts; output is 0.
     pub usage: Usage,
 }
 
 /// A model endpoint.
 pub trait ModelProvider: Send + Sync + fmt::Debug {
-    /// One attempt. `on_delta` is called as pieces arrive, when the provider streams; it must not block.
-    /// Every wait inside has a deadline; `cancel` ends the attempt and drops the connection.
+    /// Makes one attempt. `on_delta` is called as pieces arrive, if the provider streams; it must not block. Every wait inside has
+    /// a deadline; `cancel` ends the attempt and closes the connection.
     fn infer<'a>(
         &'a self,
         request: &'a InferRequest,
@@ -388,8 +389,8 @@ pub trait ModelProvider: Send + Sync + fmt::Debug {
         cancel: &'a CancellationToken,
     ) -> BoxFuture<'a, Result<ModelCompletion, ProviderError>>;
 
-    /// One attempt at the vectors of these texts, by an embedding model of the same endpoint. `dimensions`: the length that is wanted,
-    /// where the manifest says one; a server that answers another length has failed.
+    /// Makes one attempt to embed these texts with an embedding model of the same endpoint. `dimensions`: the manifest's vector
+    /// length, if set; another length is a failure.
     fn embed<'a>(
         &'a self,
         model: &'a str,
@@ -407,7 +408,7 @@ pub trait ModelProvider: Send + Sync + fmt::Debug {
         })))
     }
 
-    /// One attempt at the words of a recording, by the provider's own model.
+    /// Makes one attempt to transcribe a recording with the provider's model.
     fn transcribe<'a>(
         &'a self,
         _audio: &'a AudioRecording,
@@ -416,7 +417,7 @@ pub trait ModelProvider: Send + Sync + fmt::Debug {
         Box::pin(std::future::ready(Err(no_speech())))
     }
 
-    /// One attempt at a text as sound, by the provider's own model, in the voice of this name.
+    /// Makes one attempt to convert a text to speech with the provider's model, in the named voice.
     fn speak<'a>(
         &'a self,
         _voice: &'a str,
@@ -426,12 +427,13 @@ pub trait ModelProvider: Send + Sync + fmt::Debug {
         Box::pin(std::future::ready(Err(no_speech())))
     }
 
-    /// Tokens that the model's window holds, where its server says so without anything that is paid for.
+    /// Returns the model's window in tokens, if its server reports it without cost.
     fn window_tokens(&self) -> BoxFuture<'_, Option<u64>> {
         Box::pin(std::future::ready(None))
     }
 
-    /// Whether the endpoint can be reached, without anything that is paid for or says who asks. A model without a server can.
+    /// Checks that the endpoint can be reached, without cost and without identifying the client. A model without a server always
+    /// can.
     fn reach(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
         Box::pin(std::future::ready(Ok(())))
     }

@@ -1,5 +1,5 @@
-//! What several hosts of one agent share beside the journal (R48): who works on which session, what one host asks of another, and
-//! what has to be exact over all of them.
+//! The state that several hosts of one agent share beside the journal (R48): session ownership, orders between hosts, and limits
+//! that must be exact over all hosts.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,80 +12,80 @@ use uuid::Uuid;
 use super::{AnswerKey, BoxFuture, JournalError};
 use crate::purse::{BudgetAmount, BudgetUnit};
 
-/// Conditions of a batch. They are looked at in the transaction that appends it, so they hold over all hosts; where one does not hold,
-/// nothing of the batch is written. A journal of one host ignores them: that host has looked already.
+/// Conditions of a batch. They are checked in the transaction that appends it, so they hold over all hosts; if one fails, nothing
+/// is written. A journal with a single host ignores them, because that host has checked already.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BatchConditions {
-    /// This request begins here: no other session has begun it.
+    /// This request begins here, and no other session has begun it.
     pub claim: Option<AnswerKey>,
-    /// No emergency stop stands in the journal behind this row: up to there this host knows them.
+    /// No emergency stop is in the journal after this row, up to which this host knows them.
     pub stops: Option<u64>,
-    /// This request ended here before it ran: any session may begin it.
+    /// This request ended here before it ran, so any session may begin it.
     pub disclaim: Option<AnswerKey>,
-    /// One more call has a place in the present minute, which holds so many.
+    /// There is room for one more call in the current minute, whose limit is given.
     pub per_minute: Option<u64>,
-    /// One more request to this provider has a place in the present minute.
+    /// There is room for one more request to this provider in the current minute.
     pub request: Option<ProviderRate>,
     /// There is room under each of these limits.
     pub room: Vec<BudgetDemand>,
-    /// Set aside under this id until a batch settles it.
+    /// An amount to reserve under this id until a batch settles it.
     pub aside: Option<BatchReservation>,
-    /// What was set aside under this id is given back: the batch holds what was spent.
+    /// The reservation with this id ends, because the batch holds what was spent.
     pub settles: Option<Uuid>,
 }
 
 /// `requests_per_minute` of a provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProviderRate {
-    /// Its name.
+    /// Name of the provider.
     pub provider: Arc<str>,
-    /// How many requests a minute holds.
+    /// Largest number of requests per minute.
     pub per_minute: u64,
 }
 
-/// One limit, and what is wanted of it.
+/// One limit, and the amount wanted from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetDemand {
-    /// Whose: `agent`, `provider:NAME`, `tool:NAME`, `skill:NAME`.
+    /// The budget: `agent`, `provider:NAME`, `tool:NAME`, `skill:NAME`.
     pub purse: Arc<str>,
-    /// The first hour of its window, hours since the epoch.
+    /// First hour of its window, as whole hours since the Unix epoch.
     pub since_hour: i64,
-    /// What is counted.
+    /// The counted unit.
     pub unit: BudgetUnit,
-    /// How much there may be in the window.
+    /// The limit's maximum in the window.
     pub bound: u64,
-    /// How much is wanted.
+    /// The wanted amount.
     pub wanted: u64,
 }
 
-/// What is set aside.
+/// A reservation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchReservation {
     /// Its id.
     pub id: Uuid,
-    /// The purses that it is taken from.
+    /// The budgets that it is taken from.
     pub purses: Vec<Arc<str>>,
-    /// How much of each.
+    /// The amount for each budget.
     pub amount: BudgetAmount,
 }
 
-/// Why a batch whose terms do not hold was not written.
+/// Why a batch was not written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UnmetCondition {
-    /// Another session has begun this request: its answer is this one's.
+    /// Another session has begun this request. Its answer is this one's, too.
     Claimed,
     /// There is an emergency stop that this host does not know yet.
     Stopped,
-    /// The minute is full.
+    /// The limit per minute is used up.
     Rate {
-        /// Until a place is free.
+        /// Milliseconds until there is room.
         wait_ms: u64,
     },
-    /// A limit has no room.
+    /// A limit is used up.
     Room {
-        /// Which of [`BatchConditions::room`].
+        /// Index in [`BatchConditions::room`].
         at: usize,
-        /// How much of it is used and set aside on all hosts.
+        /// The used and reserved amount over all hosts.
         used: u64,
     },
 }
@@ -101,98 +101,100 @@ impl fmt::Display for UnmetCondition {
     }
 }
 
-/// Who works on a session.
+/// The owner of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionHolder {
     /// This host.
     Here,
-    /// This host, from now on. Another one had it before: what that one left has to be taken up first.
+    /// This host, from now on. Another host owned it before, and its unfinished work must be resumed first.
     Taken,
-    /// The host of this name.
+    /// The host with this name.
     There(String),
 }
 
-/// Something that only the host may do which holds a session.
+/// An order that only the session's owner may execute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostOrder {
-    /// Its id: the same order is obeyed once.
+    /// Id of the order. The same order is executed once.
     pub id: Uuid,
     /// The session.
     pub session: SessionId,
-    /// JSON.
+    /// The request as JSON.
     pub wish: Vec<u8>,
 }
 
-/// What came since a host looked last.
+/// News since the host's last look.
 #[derive(Debug, Default)]
 pub struct HostNews {
     /// The journal's last row.
     pub last_row: u64,
-    /// Another number than before: another server keeps the journal since a failover, and its last rows may be others.
+    /// Number of the server's timeline. If it changed, another server holds the journal after a failover, and its last rows may
+    /// differ.
     pub line: u32,
-    /// Open orders for sessions that this host holds, oldest first.
+    /// Open orders for sessions that this host owns, oldest first.
     pub orders: Vec<HostOrder>,
-    /// [`HostCluster::take_over`] would find something.
+    /// `true` if [`HostCluster::take_over`] would find something.
     pub due: bool,
 }
 
-/// The hosts of one agent, as one of them sees the others.
+/// The hosts of one agent, as seen by one of them.
 pub trait HostCluster: Send + Sync + fmt::Debug {
-    /// The name of this host.
+    /// Returns the name of this host.
     fn host(&self) -> &str;
 
-    /// Whether this host does what one host alone may do: channels, signing, letting contents expire.
+    /// Returns whether this host is the leader: it runs channels, signs, and deletes expired contents.
     fn leads(&self) -> bool;
 
-    /// Whether others have taken over from this host: it can record nothing any more.
+    /// Returns whether others have taken over from this host, so that it can record nothing any more.
     fn is_lost(&self) -> bool;
 
-    /// Whether this host holds the session, as far as it knows.
+    /// Returns whether this host owns the session, as far as it knows.
     fn holds(&self, session: SessionId) -> bool;
 
-    /// Takes the session if no host holds it.
+    /// Takes ownership of the session if no host has it.
     fn hold(&self, session: SessionId) -> BoxFuture<'_, Result<SessionHolder, JournalError>>;
 
-    /// Gives the session up once all that was submitted before is durable.
+    /// Releases the session once everything submitted before is durable.
     fn release(&self, session: SessionId);
 
-    /// Something in these sessions may have no end in the record. They are not given up but with this host's run, and taken over then.
+    /// Marks sessions with work that may have no recorded end. They are released only with this host's run, and are then taken
+    /// over.
     fn unsettled(&self, sessions: &[SessionId]);
 
-    /// The same is settled now.
+    /// Removes the mark of [`Self::unsettled`].
     fn all_settled(&self, sessions: &[SessionId]);
 
-    /// Looks for hosts that are gone and for work without a holder. Returns sessions that this host holds from now on and has to take
-    /// up; at most some dozens at a time.
+    /// Looks for lost hosts and for work without an owner. Returns sessions that this host now owns and must resume, at most some
+    /// dozens at a time.
     fn take_over(&self) -> BoxFuture<'_, Result<Vec<SessionId>, JournalError>>;
 
-    /// What a lost host had set aside for these sessions is settled.
+    /// Records that a lost host's reservations for these sessions are settled.
     fn settled(&self, sessions: Vec<SessionId>) -> BoxFuture<'_, Result<(), JournalError>>;
 
-    /// A secret that all hosts of the agent know. The first one that asks brings it: `fresh`.
+    /// Returns a secret that all hosts of the agent share. The first caller's `fresh` becomes the secret.
     fn secret(&self, id: Uuid, fresh: [u8; 32]) -> BoxFuture<'_, Result<[u8; 32], JournalError>>;
 
-    /// What came. `look`: also whether there is something to take over.
+    /// Returns the news. `look`: also checks whether there is something to take over.
     fn news(&self, look: bool) -> BoxFuture<'_, Result<HostNews, JournalError>>;
 
-    /// All that the last [`Self::news`] told of is known here. A host that has not heard of the others for long begins nothing.
+    /// Confirms that all of the last [`Self::news`] is applied here. A host without news for long begins nothing.
     fn followed(&self);
 
-    /// Completes once other hosts may have done something since the last time. It may never complete: whoever waits looks by itself,
-    /// too.
+    /// Completes when other hosts may have done something since the last time. It may never complete, so a waiting task must also
+    /// look by itself.
     fn woken(&self) -> BoxFuture<'_, ()>;
 
-    /// Gives an order, durably. The same id again changes nothing.
+    /// Writes an order, durably. Repeating an id changes nothing.
     fn order(&self, order: HostOrder) -> BoxFuture<'_, Result<(), JournalError>>;
 
-    /// What became of an order that this host gave; `None`: nothing yet. Once told, it is forgotten.
+    /// Returns the outcome of an order of this host; `None`: not yet known. It is deleted when returned.
     fn outcome(&self, id: Uuid) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>>;
 
-    /// Says what became of an order that this host obeyed.
+    /// Records the outcome of an order that this host executed.
     fn obeyed(&self, id: Uuid, outcome: Vec<u8>) -> BoxFuture<'_, Result<(), JournalError>>;
 }
 
-/// Events about a session that any host may append: they are not part of its turns.
+/// Event types about a session that any host may append, because they are not part of its turns.
 pub const BESIDE: [&str; 5] = [
     kind::DELIVERY_STARTED,
     kind::DELIVERY_ENDED,

@@ -1,9 +1,9 @@
-//! The untrusted texts that a call could read in files (R46).
+//! The untrusted texts that a call could read from files (R46).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Files by the path that people know, each with the origins of the untrusted text in it (`web https://…`).
+/// File paths, as people know them, each with the sources of the untrusted text in the file (`web https://…`).
 pub type TaintedFiles = BTreeMap<String, BTreeSet<String>>;
 
 /// Content whose origins are looked up.

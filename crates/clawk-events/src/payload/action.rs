@@ -1,4 +1,4 @@
-//! One tool call: requested, decided, run; and what it reached on the network.
+//! One tool call: requested, decided, executed; and its network connections.
 
 use clawk_proto::Digest;
 use uuid::Uuid;
@@ -8,116 +8,116 @@ use crate::shape::BudgetUse;
 use crate::text::ChainText;
 
 payloads! {
-    /// `action.requested`. Somebody wants a tool to run.
+    /// `action.requested`. A caller requests a tool call.
     ActionRequested {
-        /// The tool, or the Atlas action.
+        /// Name of the tool or of the Atlas action.
         action_id: String,
         /// The model's id of the call.
         call_id: Option<String>,
         /// Arguments that were converted to what the schema asks for.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         converted: Vec<String>,
-        /// The entry point.
+        /// Name of the entry point.
         door: String,
-        /// Who wants it.
+        /// The identity that requests the call.
         identity: String,
         /// Digest of the arguments.
         parameters_hash: Digest,
         /// The policy that the request names.
         policy: Option<String>,
-        /// The request.
+        /// Id of the request.
         request_id: String,
         /// The sandbox that the request names.
         sandbox: Option<String>,
         /// Origins of the untrusted text in the conversation.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         taint: Vec<String>,
-        /// The turn.
+        /// Id of the turn.
         turn: Option<Uuid>,
     }
 
-    /// `action.approved`. The call may run: the decision, durable before the effect.
+    /// `action.approved`. The decision that a call may run. It is durable before the effect begins.
     ActionApproved {
-        /// The tool, or the Atlas action.
+        /// Name of the tool or of the Atlas action.
         action_id: String,
-        /// Who did it.
+        /// The identity that did this.
         by: String,
         /// The decision's effect.
         effect: String,
         /// Digest of the arguments.
         parameters_hash: Digest,
-        /// The policy that decided.
+        /// Id of the policy that decided.
         policy_id: Option<String>,
         /// Digest of the request.
         request_hash: Digest,
-        /// The request.
+        /// Id of the request.
         request_id: String,
-        /// The decision's id.
+        /// Id of the decision.
         resolution_id: Uuid,
-        /// The rule that decided.
+        /// Id of the rule that decided.
         rule_id: Option<String>,
-        /// The tool changes something.
+        /// The tool has side effects.
         side_effects: bool,
-        /// The turn.
+        /// Id of the turn.
         turn: Option<Uuid>,
     }
 
     /// `action.denied`. The call may not run.
     ActionDenied {
-        /// The tool, or the Atlas action.
+        /// Name of the tool or of the Atlas action.
         action_id: String,
-        /// Who did it.
+        /// The identity that did this.
         by: String,
-        /// The policy that decided.
+        /// Id of the policy that decided.
         policy_id: Option<String>,
         /// Why.
         reason: ChainText,
         /// Digest of the request.
         request_hash: Digest,
-        /// The request.
+        /// Id of the request.
         request_id: String,
         /// Digest of the result.
         result_hash: Digest,
-        /// The rule that decided.
+        /// Id of the rule that decided.
         rule_id: Option<String>,
-        /// The turn.
+        /// Id of the turn.
         turn: Option<Uuid>,
     }
 
     /// `action.executed`. The call ran.
     ActionExecuted {
-        /// The tool, or the Atlas action.
+        /// Name of the tool or of the Atlas action.
         action_id: String,
         /// How many attempts there were.
         attempts: u32,
         /// Duration in milliseconds.
         duration_ms: u64,
-        /// The execution.
+        /// Id of the execution.
         execution_id: Uuid,
         /// The result is an error.
         is_error: bool,
-        /// The level.
+        /// The level, as a word.
         level: String,
-        /// What enclosed the tool.
+        /// The sandbox mechanisms that were active.
         mechanisms: Vec<String>,
-        /// What should have enclosed the tool and was missing.
+        /// Sandbox mechanisms that were required but missing.
         missing: Vec<String>,
         /// Digest of the request.
         request_hash: Digest,
-        /// The request.
+        /// Id of the request.
         request_id: String,
         /// Digest of the result.
         result_hash: Digest,
-        /// What budgets that outlive a restart paid.
+        /// The amounts that persistent budgets paid.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         took: Vec<BudgetUse>,
-        /// The turn.
+        /// Id of the turn.
         turn: Option<Uuid>,
     }
 
     /// `action.failed`. The call did not run, was cut short, or its outcome is unknown.
     ActionFailed {
-        /// The tool, or the Atlas action.
+        /// Name of the tool or of the Atlas action.
         action_id: String,
         /// Duration in milliseconds.
         duration_ms: u64,
@@ -127,38 +127,38 @@ payloads! {
         error_message: ChainText,
         /// Digest of the request.
         request_hash: Digest,
-        /// The request.
+        /// Id of the request.
         request_id: String,
         /// Digest of the result.
         result_hash: Digest,
-        /// What budgets that outlive a restart paid.
+        /// The amounts that persistent budgets paid.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         took: Vec<BudgetUse>,
-        /// The turn.
+        /// Id of the turn.
         turn: Option<Uuid>,
     }
 
     /// `ckp.policy.audited`. An `audit-only` rule let a call pass.
     ActionAudited {
-        /// The tool, or the Atlas action.
+        /// Name of the tool or of the Atlas action.
         action_id: String,
-        /// The policy that decided.
+        /// Id of the policy that decided.
         policy_id: Option<String>,
-        /// Why.
+        /// The reason, as text.
         reason: Option<String>,
-        /// The request.
+        /// Id of the request.
         request_id: String,
-        /// The rule that decided.
+        /// Id of the rule that decided.
         rule_id: Option<String>,
     }
 
-    /// `ckp.effect.resolved`. The outcome of an effect that was unknown was found out.
+    /// `ckp.effect.resolved`. The unknown outcome of an effect was determined.
     EffectResolved {
-        /// The tool, or the Atlas action.
+        /// Name of the tool or of the Atlas action.
         action_id: String,
-        /// Who did it.
+        /// The identity that did this.
         by: String,
-        /// How it was found out.
+        /// How the outcome was determined.
         how: String,
         /// The outcome.
         outcome: String,
@@ -166,14 +166,14 @@ payloads! {
         reason: Option<ChainText>,
         /// The request.
         request_id: String,
-        /// Digest of the content that holds the words.
+        /// Digest of the content that holds the full text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         words_hash: Option<Digest>,
     }
 
-    /// `ckp.egress.connected`. A connection of a call was served.
+    /// `ckp.egress.connected`. A network connection of a call was served.
     EgressConnected {
-        /// The tool, or the Atlas action.
+        /// Name of the tool or of the Atlas action.
         action_id: String,
         /// The address that was reached.
         address: Option<String>,
@@ -185,27 +185,27 @@ payloads! {
         duration_ms: u64,
         /// What screening found in the traffic.
         findings: Vec<String>,
-        /// The host.
+        /// Name of the host.
         host: String,
         /// The port.
         port: u16,
-        /// A private address was allowed.
+        /// The rule allowed a private address.
         private: bool,
-        /// The request.
+        /// Id of the request.
         request_id: String,
-        /// The rule that decided.
+        /// Id of the rule that decided.
         rule: Option<String>,
-        /// Names of the secrets that were put in.
+        /// Names of the secrets that the proxy inserted.
         secrets: Vec<String>,
-        /// The proxy read inside TLS.
+        /// The proxy decrypted the TLS traffic.
         terminated: bool,
-        /// By which way.
+        /// The network path that was used.
         via: String,
     }
 
-    /// `ckp.egress.refused`. A connection of a call was refused, or cut for a reason.
+    /// `ckp.egress.refused`. A network connection of a call was refused or closed.
     EgressRefused {
-        /// The tool, or the Atlas action.
+        /// Name of the tool or of the Atlas action.
         action_id: String,
         /// The address that was reached.
         address: Option<String>,
@@ -217,23 +217,23 @@ payloads! {
         code: String,
         /// Duration in milliseconds.
         duration_ms: u64,
-        /// The host.
+        /// Name of the host.
         host: String,
         /// The port.
         port: u16,
-        /// Why.
+        /// The reason, as text.
         reason: String,
-        /// The request.
+        /// Id of the request.
         request_id: String,
-        /// The rule that decided.
+        /// Id of the rule that decided.
         rule: Option<String>,
-        /// By which way.
+        /// The network path that was used.
         via: String,
     }
 
-    /// `ckp.egress.summed`. Further connections of a call, as sums.
+    /// `ckp.egress.summed`. Totals of a call's further network connections.
     EgressSummed {
-        /// The tool, or the Atlas action.
+        /// Name of the tool or of the Atlas action.
         action_id: String,
         /// Bytes received.
         bytes_in: u64,
@@ -243,7 +243,7 @@ payloads! {
         connected: u64,
         /// Connections that were refused.
         refused: u64,
-        /// The request.
+        /// Id of the request.
         request_id: String,
     }
 }

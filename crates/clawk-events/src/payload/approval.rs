@@ -1,4 +1,4 @@
-//! Questions to people, standing grants, emergency stops and undo.
+//! Approval requests, standing grants, emergency stops and undo.
 
 use clawk_proto::Digest;
 use uuid::Uuid;
@@ -7,37 +7,37 @@ use crate::field::{AddedField, payloads};
 use crate::text::ChainText;
 
 payloads! {
-    /// `ckp.approval.requested`. A person is asked.
+    /// `ckp.approval.requested`. An approval was requested from a person.
     ApprovalRequested {
-        /// The tool, or the Atlas action.
+        /// Name of the tool or of the Atlas action.
         action_id: String,
-        /// What holds if nobody answers.
+        /// The answer that applies if nobody answers in time.
         default_if_timeout: String,
-        /// When it lapses, RFC 3339.
+        /// The time of expiry, RFC 3339.
         expires_at: String,
-        /// The policy that decided.
+        /// Id of the policy that decided.
         policy_id: Option<String>,
         /// Digest of the question.
         question_hash: Digest,
-        /// Why.
+        /// The reason, as text.
         reason: String,
         /// Digest of the request.
         request_hash: Digest,
-        /// The request.
+        /// Id of the request.
         request_id: String,
-        /// The rule that decided.
+        /// Id of the rule that decided.
         rule_id: Option<String>,
     }
 
-    /// `ckp.approval.answered`. The question was answered, or lapsed.
+    /// `ckp.approval.answered`. An approval request was answered, or expired.
     ApprovalAnswered {
-        /// The tool, or the Atlas action.
+        /// Name of the tool or of the Atlas action.
         action_id: String,
-        /// What was answered.
+        /// The answer, as a word.
         answer: String,
-        /// Who did it.
+        /// The identity that did this.
         by: String,
-        /// The channel.
+        /// Name of the channel.
         channel: String,
         /// Why.
         reason: Option<ChainText>,
@@ -45,49 +45,49 @@ payloads! {
         request_id: String,
         /// The sender's role.
         role: String,
-        /// What the person had seen.
+        /// What the person saw before they answered.
         #[serde(default, skip_serializing_if = "AddedField::is_absent")]
         seen: AddedField<String>,
-        /// Digest of the content that holds the words.
+        /// Digest of the content that holds the full text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         words_hash: Option<Digest>,
     }
 
-    /// `ckp.approval.voided`. A fact that an approval was bound to changed before the run.
+    /// `ckp.approval.voided`. A precondition of an approval changed before the call ran.
     ApprovalVoided {
-        /// The tool, or the Atlas action.
+        /// Name of the tool or of the Atlas action.
         action_id: String,
         /// The fact that changed.
         changed: String,
-        /// The request.
+        /// Id of the request.
         request_id: String,
     }
 
-    /// `ckp.approval.granted`. A standing grant: later calls of that shape need no question.
+    /// `ckp.approval.granted`. A person gave a standing grant: later calls that match it need no approval.
     ApprovalGranted {
-        /// The tool, or the Atlas action.
+        /// Name of the tool or of the Atlas action.
         action_id: String,
-        /// Digest of the facts that the grant rests on.
+        /// Digest of the preconditions of the grant.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         basis_hash: Option<Digest>,
-        /// Who did it.
+        /// The identity that did this.
         by: String,
-        /// The channel.
+        /// Name of the channel.
         channel: String,
         /// The folder that the grant is bound to.
         folder: Option<String>,
-        /// The grant.
+        /// Id of the grant.
         grant_id: String,
-        /// How long the grant holds.
+        /// The grant's lifetime.
         lasting: String,
-        /// Digest of where the call's paths led.
+        /// Digest of the call's resolved paths.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         led_hash: Option<Digest>,
         /// Digest of the arguments.
         parameters_hash: Digest,
         /// Digest of the sandbox plan.
         plan_hash: Digest,
-        /// The request.
+        /// Id of the request.
         request_id: String,
         /// What the person was shown.
         shown: ChainText,
@@ -98,62 +98,62 @@ payloads! {
 
     /// `ckp.approval.revoked`. A standing grant ended.
     ApprovalRevoked {
-        /// Who did it.
+        /// The identity that did this.
         by: String,
-        /// The grant.
+        /// Id of the grant.
         grant_id: String,
     }
 
     /// `ckp.stop.engaged`. An operator stopped the agent, or a session.
     StopEngaged {
-        /// Who did it.
+        /// The identity that did this.
         by: String,
-        /// The channel.
+        /// Name of the channel.
         channel: String,
-        /// The level.
+        /// The level, as a word.
         level: String,
         /// Why.
         reason: Option<ChainText>,
         /// The session; none: the whole agent.
         session: Option<Uuid>,
-        /// Digest of the content that holds the words.
+        /// Digest of the content that holds the full text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         words_hash: Option<Digest>,
     }
 
     /// `ckp.stop.lifted`. An operator lifted a stop.
     StopLifted {
-        /// Who did it.
+        /// The identity that did this.
         by: String,
-        /// The channel.
+        /// Name of the channel.
         channel: String,
-        /// The session; none: the whole agent.
+        /// Id of the stopped session; `None` for the whole agent.
         session: Option<Uuid>,
     }
 
-    /// `ckp.undo.started`. A person puts back what calls of the session overwrote; the content is the list.
+    /// `ckp.undo.started`. A person starts to restore what calls of the session overwrote. The content is the list.
     UndoStarted {
-        /// Who did it.
+        /// The identity that did this.
         by: String,
-        /// Calls.
+        /// Number of calls.
         calls: u64,
         /// Digest of the list.
         list_hash: Digest,
-        /// Places that are put back.
+        /// Locations that are restored.
         places: u64,
-        /// The undo.
+        /// Id of the undo.
         undo: Uuid,
-        /// Calls or places that can't be put back.
+        /// Calls or locations that can't be restored.
         without: u64,
     }
 
-    /// `ckp.undo.ended`. An undo is done.
+    /// `ckp.undo.ended`. An undo ended.
     UndoEnded {
-        /// Places that were put back.
+        /// Locations that were restored.
         done: u64,
-        /// What failed.
+        /// The step that failed.
         failed: u64,
-        /// The undo.
+        /// Id of the undo.
         undo: Uuid,
     }
 }

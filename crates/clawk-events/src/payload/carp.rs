@@ -1,4 +1,4 @@
-//! CARP: the protocol's own list, and what a restart needs of it.
+//! CARP: the events of the protocol itself, and the events that a restart needs.
 
 use clawk_proto::Digest;
 use clawk_proto::carp::{CarpOperation, RiskTier};
@@ -9,9 +9,9 @@ use crate::shape::{LimitCharge, PolicyResult, PolicyViolation, ViolationDetails}
 use crate::text::CanonicalObject;
 
 payloads! {
-    /// `carp.request.received`. A CARP request came in. What was not given, or is the default, is left out.
+    /// `carp.request.received`. A CARP request arrived. Fields that are not set or have the default are left out.
     CarpRequestReceived {
-        /// How often Atlases had come and gone over the API before.
+        /// Number of Atlases that were loaded or removed over the API before.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         atlas_changes: Option<u64>,
         /// The Atlases that the request names.
@@ -26,11 +26,11 @@ payloads! {
         /// Hints that name context packs.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         context_hints: Vec<String>,
-        /// What it is for.
+        /// The goal, as text.
         goal: String,
         /// What was asked for.
         operation: CarpOperation,
-        /// The request.
+        /// Id of the request.
         request_id: Uuid,
         /// Capabilities that an action must have.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -50,50 +50,50 @@ payloads! {
         decision_type: String,
         /// Actions that are denied.
         denied_count: u64,
-        /// The request.
+        /// Id of the request.
         request_id: Uuid,
-        /// The decision's id.
+        /// Id of the decision.
         resolution_id: Uuid,
         /// How long the resolution holds, in seconds.
         ttl_seconds: u32,
     }
 
-    /// `error.occurred`. A CARP request was not answered as asked.
+    /// `error.occurred`. A CARP request failed.
     CarpErrorOccurred {
         /// The error's code.
         error_code: String,
         /// The error's text.
         error_message: String,
-        /// The request.
+        /// Id of the request.
         request_id: Uuid,
     }
 
-    /// `policy.evaluated`. An Atlas judged one action.
+    /// `policy.evaluated`. An Atlas evaluated one action.
     PolicyEvaluated {
-        /// The tool, or the Atlas action.
+        /// Name of the tool or of the Atlas action.
         action_id: String,
-        /// How often Atlases had come and gone over the API before.
+        /// Number of Atlases that were loaded or removed over the API before.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         atlas_changes: Option<u64>,
-        /// The policy that decided.
+        /// Id of the policy that decided.
         policy_id: String,
         /// What the Atlas says.
         result: PolicyResult,
     }
 
-    /// `policy.violated`. An execution ran against a policy.
+    /// `policy.violated`. An execution violated a policy.
     PolicyViolated {
         /// The action and the reason.
         details: ViolationDetails,
-        /// The policy that decided.
+        /// Id of the policy that decided.
         policy_id: String,
         /// Which kind of violation.
         violation_type: PolicyViolation,
     }
 
-    /// `context.injected`. A context block reached its reader.
+    /// `context.injected`. A context block was delivered to the reader.
     ContextInjected {
-        /// The context block.
+        /// Id of the context block.
         block_id: String,
         /// The Atlas that the block is from.
         source: String,
@@ -103,104 +103,104 @@ payloads! {
 
     /// `context.redacted`. A context block was left out.
     ContextRedacted {
-        /// The context block.
+        /// Id of the context block.
         block_id: String,
         /// Why it was left out.
         redaction_reason: String,
     }
 
-    /// `ckp.carp.session`. The owner of a CRA session. The content is the goal, or with `about_hash` all that the opener said.
+    /// `ckp.carp.session`. The owner of a CRA session. The content is the goal or, with `about_hash`, the whole opening request.
     CarpSessionOpened {
         /// Digest of what the opener said of the session.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         about_hash: Option<Digest>,
         /// The agent's name.
         agent_id: String,
-        /// The Atlas.
+        /// Id of the Atlas.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         atlas_id: Option<String>,
         /// Digest of the goal.
         goal_hash: Digest,
-        /// Whose it is.
+        /// The owner's identity.
         owner: String,
-        /// The session that it belongs to.
+        /// Id of the parent session.
         parent_session_id: Option<Uuid>,
-        /// The session.
+        /// Id of the session.
         session_id: Uuid,
     }
 
-    /// `ckp.carp.issued`. A resolution that may be executed under; the content is what execution asks about.
+    /// `ckp.carp.issued`. A resolution under which actions may be executed. The content is the data that execution needs.
     CarpResolutionIssued {
         /// Digest of what is stored of the resolution.
         kept_hash: Digest,
-        /// The decision's id.
+        /// Id of the decision.
         resolution_id: Uuid,
-        /// The session.
+        /// Id of the session.
         session_id: Uuid,
     }
 
     /// `ckp.carp.charged`. An execution used up part of the limits of Atlases.
     CarpLimitsCharged {
-        /// The tool, or the Atlas action.
+        /// Name of the tool or of the Atlas action.
         action_id: String,
         /// The agent's name.
         agent_id: String,
-        /// The session.
+        /// Id of the session.
         session_id: Uuid,
-        /// What was used up of each limit.
+        /// The amount used from each limit.
         spends: Vec<LimitCharge>,
     }
 
-    /// `ckp.carp.answered`. A person's answer to an action that waited.
+    /// `ckp.carp.answered`. A person answered the approval request of a waiting action.
     CarpApprovalAnswered {
-        /// The tool, or the Atlas action.
+        /// Name of the tool or of the Atlas action.
         action_id: String,
-        /// What was answered.
+        /// The answer, as a word.
         answer: String,
         /// The question that was answered.
         approval_id: Uuid,
-        /// Who did it.
+        /// The identity that did this.
         by: String,
         /// Digest of the arguments.
         parameters_hash: Digest,
-        /// Why.
+        /// The reason, as text.
         reason: Option<String>,
-        /// The decision's id.
+        /// Id of the decision.
         resolution_id: Uuid,
-        /// What the person had seen.
+        /// What the person saw before they answered.
         #[serde(default, skip_serializing_if = "AddedField::is_absent")]
         seen: AddedField<String>,
-        /// The session.
+        /// Id of the session.
         session_id: Uuid,
     }
 
-    /// `ckp.atlas.described`. An Atlas of the configuration is in force in this run; the content is what it was read from.
+    /// `ckp.atlas.described`. An Atlas of the configuration is in force in this run. The content is the Atlas's source.
     AtlasDescribed {
-        /// The Atlas.
+        /// Id of the Atlas.
         atlas_id: String,
         /// Digest of the upload.
         upload_hash: Digest,
-        /// The version.
+        /// Version of the Atlas.
         version: String,
     }
 
-    /// `ckp.atlas.loaded`. An Atlas came over the API.
+    /// `ckp.atlas.loaded`. An Atlas was loaded over the API.
     AtlasLoaded {
-        /// The Atlas.
+        /// Id of the Atlas.
         atlas_id: String,
-        /// Who did it.
+        /// The identity that did this.
         by: String,
         /// Digest of the upload.
         upload_hash: Digest,
-        /// The version.
+        /// Version of the Atlas.
         version: String,
     }
 
     /// `ckp.atlas.removed`. An Atlas was removed over the API.
     AtlasRemoved {
-        /// The Atlas.
+        /// Id of the Atlas.
         atlas_id: String,
-        /// Who did it.
+        /// The identity that did this.
         by: String,
     }
 }

@@ -1,4 +1,4 @@
-//! Channels: who was not let in, pairings, triggers, push notifications.
+//! Channels: refused senders, pairings, triggers, push notifications.
 
 use clawk_proto::Digest;
 
@@ -6,69 +6,69 @@ use crate::field::payloads;
 use crate::shape::PairingStep;
 
 payloads! {
-    /// `ckp.channel.refused`. A channel did not let somebody or something in.
+    /// `ckp.channel.refused`. A channel refused a sender or a message.
     ChannelRefused {
-        /// The channel.
+        /// Name of the channel.
         channel: String,
         /// The conversation on its platform.
         conversation: String,
-        /// How many.
+        /// The count.
         count: u64,
         /// `refused`, `pairing` or `run`, as in the type.
         fact: String,
-        /// Why.
+        /// The reason, as text.
         reason: String,
-        /// Who, as the entry point knows them.
+        /// The sender, as the entry point identifies them.
         sender: String,
     }
 
-    /// `ckp.channel.pairing`. A code was given out, approved or denied, or somebody's pairing was revoked.
+    /// `ckp.channel.pairing`. A pairing code was issued, approved or denied, or a pairing was revoked.
     ChannelPairing {
-        /// Who did it.
+        /// The identity that did this.
         by: Option<String>,
-        /// The channel.
+        /// Name of the channel.
         channel: String,
         /// The refusal's code, or the digest of a pairing code.
         code: Option<Digest>,
-        /// When it lapses, RFC 3339.
+        /// The time of expiry, RFC 3339.
         expires_at: Option<String>,
         /// `refused`, `pairing` or `run`, as in the type.
         fact: String,
-        /// Who, as the entry point knows them.
+        /// The sender, as the entry point identifies them.
         sender: String,
         /// What happened.
         step: PairingStep,
     }
 
-    /// `ckp.channel.run`. A trigger began a run, or did not.
+    /// `ckp.channel.run`. A trigger started, skipped, queued or missed a run.
     ChannelRun {
-        /// The channel.
+        /// Name of the channel.
         channel: String,
         /// `refused`, `pairing` or `run`, as in the type.
         fact: String,
-        /// Why.
+        /// The reason, as text.
         reason: Option<String>,
-        /// The run.
+        /// Id of the run.
         run: String,
         /// `started`, `skipped`, `queued` or `missed`.
         what: String,
     }
 
-    /// `ckp.push.given_up`. A push notification of a task was given up.
+    /// `ckp.push.given_up`. The delivery of a task's push notification was given up.
     PushGivenUp {
         /// How many attempts there were.
         attempts: u32,
-        /// The host.
+        /// Name of the host.
         host: String,
-        /// Whose it is.
+        /// The owner's identity.
         owner: String,
-        /// Why.
+        /// The reason, as text.
         reason: String,
         /// The receiver's id.
         receiver: String,
         /// The state.
         state: String,
-        /// The task.
+        /// Id of the task.
         task: String,
     }
 }

@@ -1,4 +1,4 @@
-//! What a model's context is made of, and what screening found.
+//! The content of a model's context, and the findings of screening.
 
 use clawk_proto::Digest;
 use uuid::Uuid;
@@ -7,102 +7,102 @@ use crate::field::{is_zero, payloads};
 use crate::shape::FileOrigins;
 
 payloads! {
-    /// `ckp.context.trimmed`. Old messages left the model's view.
+    /// `ckp.context.trimmed`. Old messages were removed from the model's context.
     ContextTrimmed {
-        /// Messages that left.
+        /// Number of messages that were removed.
         dropped_messages: u64,
-        /// Messages that stay.
+        /// Number of messages that remain.
         kept_messages: u64,
-        /// The provider.
+        /// Name of the provider.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         provider: Option<String>,
         /// Results of tools that were shortened.
         #[serde(default, skip_serializing_if = "is_zero")]
         shortened_results: u64,
-        /// The turn.
+        /// Id of the turn.
         turn: Uuid,
     }
 
     /// `ckp.context.compacted`. The oldest turns left the context; the content is their summary and the list of replaced
     /// messages.
     ContextCompacted {
-        /// Messages that stay.
+        /// Number of messages that remain.
         kept_messages: u64,
-        /// By which method.
+        /// The method, as a word.
         method: String,
         /// Messages that a summary replaces.
         replaced_messages: u64,
-        /// The strategy.
+        /// Name of the strategy.
         strategy: String,
         /// Digest of the summary.
         summary_hash: Digest,
-        /// The turn.
+        /// Id of the turn.
         turn: Uuid,
-        /// Origins of the untrusted text in it.
+        /// Sources of the untrusted text in it.
         untrusted: Vec<String>,
     }
 
     /// `ckp.context.written`. The agent wrote one of its context files.
     ContextWritten {
-        /// The file.
+        /// Path of the file.
         file: String,
-        /// The request.
+        /// Id of the request.
         request_id: String,
         /// Digest of the text.
         text_hash: Digest,
     }
 
-    /// `ckp.context.read`. A context file differs from the session's record of it; the content is its text.
+    /// `ckp.context.read`. A context file differs from the session's record of it. The content is the file's new text.
     ContextRead {
-        /// The file.
+        /// Path of the file.
         file: String,
         /// Digest of the text.
         text_hash: Option<Digest>,
-        /// The turn.
+        /// Id of the turn.
         turn: Uuid,
     }
 
-    /// `ckp.context.tainted`. A context got text of files that hold untrusted text of others.
+    /// `ckp.context.tainted`. Text of files with untrusted content entered a context.
     ContextTainted {
         /// Files, each with the origins of the untrusted text in it.
         files: FileOrigins,
-        /// The request.
+        /// Id of the request.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         request_id: Option<String>,
-        /// The turn.
+        /// Id of the turn.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         turn: Option<Uuid>,
-        /// Origins of the untrusted text in it.
+        /// Sources of the untrusted text in it.
         untrusted: Vec<String>,
     }
 
     /// `ckp.screen.secret`, `ckp.screen.injection`: what kind, how many, and what was done. Never the text found.
     ScreenFinding {
-        /// What was done about it.
+        /// The action that screening took.
         action: String,
-        /// How many.
+        /// The count.
         count: u64,
-        /// Of what kind.
+        /// The kind, as a word.
         kind: String,
-        /// By which method.
+        /// The method, as a word.
         method: String,
-        /// Where the text came from.
+        /// The source of the text.
         place: String,
-        /// Whose text it is, for example a tool's.
+        /// The producer of the text, for example a tool.
         subject: String,
     }
 
     /// `ckp.screen.input`. A text is not valid input.
     ScreenInput {
-        /// What was done about it.
+        /// The action that screening took.
         action: String,
         /// Where in the text.
         at: String,
         /// What is wrong with it.
         fault: String,
-        /// Where the text came from.
+        /// The source of the text.
         place: String,
-        /// Whose text it is, for example a tool's.
+        /// The producer of the text, for example a tool.
         subject: String,
     }
 
@@ -110,11 +110,11 @@ payloads! {
     ScreenJudged {
         /// Duration in milliseconds.
         duration_ms: u64,
-        /// Where the text came from.
+        /// The source of the text.
         place: String,
-        /// The provider.
+        /// Name of the provider.
         provider: String,
-        /// Whose text it is, for example a tool's.
+        /// The producer of the text, for example a tool.
         subject: String,
         /// What the model said.
         verdict: String,
@@ -122,11 +122,11 @@ payloads! {
 
     /// `ckp.content.redacted`. Contents of the session were erased.
     ContentRedacted {
-        /// Who did it.
+        /// The identity that did this.
         by: String,
         /// Digests of what was erased.
         contents: Vec<Digest>,
-        /// How many.
+        /// The count.
         count: u64,
         /// Why. Of an earlier version: the words themselves.
         reason: String,

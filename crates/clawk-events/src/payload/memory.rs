@@ -1,4 +1,4 @@
-//! Entries that an agent remembers. The entries themselves are in the store.
+//! Entries of the agent's memory. The events hold ids and digests; the text is in the memory store.
 
 use clawk_proto::Digest;
 use uuid::Uuid;
@@ -12,33 +12,33 @@ payloads! {
         /// The entries that were given together.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         batch: Option<Uuid>,
-        /// Who did it.
+        /// The identity that did this.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<String>,
-        /// How many.
+        /// The count.
         count: u64,
         /// Digest of the entries.
         entries_hash: Digest,
         /// Digest of the request.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         request_hash: Option<Digest>,
-        /// The request.
+        /// Id of the request.
         request_id: String,
-        /// The store.
+        /// Name of the memory store.
         store: String,
     }
 
-    /// `ckp.memory.queried`. A store was asked.
+    /// `ckp.memory.queried`. A memory store was searched.
     MemoryQueried {
         /// How many entries were found.
         found: u64,
-        /// What was asked, shortened.
+        /// The query, shortened.
         query: String,
-        /// The store.
+        /// Name of the memory store.
         store: String,
     }
 
-    /// `ckp.memory.recalled`. Entries were recalled before a turn; the content is what was found.
+    /// `ckp.memory.recalled`. Entries were recalled before a turn. The content is the entries.
     MemoryRecalled {
         /// Entries that were found and did not fit.
         left_out: u64,
@@ -48,19 +48,19 @@ payloads! {
         recalled_hash: Digest,
         /// What each store found.
         searches: Vec<MemorySearch>,
-        /// Tokens.
+        /// Number of tokens.
         tokens: u64,
-        /// The turn.
+        /// Id of the turn.
         turn: Uuid,
-        /// Origins of the untrusted text in it.
+        /// Sources of the untrusted text in it.
         untrusted: Vec<String>,
     }
 
-    /// `ckp.memory.expired`. Retention removed entries for good.
+    /// `ckp.memory.expired`. Retention deleted entries permanently.
     MemoryExpired {
         /// The entries.
         entries: u64,
-        /// The store.
+        /// Name of the memory store.
         store: String,
     }
 
@@ -70,15 +70,15 @@ payloads! {
         entries_after: u64,
         /// Entries before.
         entries_before: u64,
-        /// The store.
+        /// Name of the memory store.
         store: String,
     }
 
-    /// `ckp.memory.forgotten`. Entries were forgotten from outside of the agent.
+    /// `ckp.memory.forgotten`. A person or a program outside the agent deleted entries.
     MemoryForgotten {
-        /// Who did it.
+        /// The identity that did this.
         by: String,
-        /// How many.
+        /// The count.
         count: u64,
         /// The entries.
         entries: Vec<ForgottenEntry>,
@@ -89,11 +89,11 @@ payloads! {
         words_hash: Option<Digest>,
     }
 
-    /// `ckp.memory.restored`. Entries that compaction had set aside came back.
+    /// `ckp.memory.restored`. Entries that compaction had set aside were restored.
     MemoryRestored {
-        /// Who did it.
+        /// The identity that did this.
         by: String,
-        /// The entry, or `everything`.
+        /// Id of the entry, or `everything`.
         id: String,
         /// The stores.
         stores: Vec<RestoredStore>,

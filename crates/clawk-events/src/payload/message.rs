@@ -13,16 +13,16 @@ payloads! {
         /// What kind of author wrote it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         author_kind: Option<AuthorKind>,
-        /// The channel.
+        /// Name of the channel.
         #[serde(default, skip_serializing_if = "AddedField::is_absent")]
         channel: AddedField<String>,
         /// The conversation on its platform.
         #[serde(default, skip_serializing_if = "AddedField::is_absent")]
         conversation: AddedField<String>,
-        /// The conversation is between two.
+        /// The conversation has only two participants.
         #[serde(default, skip_serializing_if = "AddedField::is_absent")]
         direct: AddedField<bool>,
-        /// The entry point.
+        /// Name of the entry point.
         door: String,
         /// How much the model thinks, where a person chose it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -41,22 +41,22 @@ payloads! {
         /// The sender's role.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         role: Option<String>,
-        /// Who, as the entry point knows them.
+        /// The sender, as the entry point identifies them.
         sender: String,
         /// Size in bytes.
         size_bytes: u64,
-        /// The task.
+        /// Id of the task.
         #[serde(default, skip_serializing_if = "AddedField::is_absent")]
         task_id: AddedField<String>,
         /// Digest of the text.
         text_hash: Digest,
     }
 
-    /// `ckp.message.attached`. A picture of the message that is accepted next; the content is the picture.
+    /// `ckp.message.attached`. An image of the message that is accepted next. The content is the image.
     MessageAttached {
         /// Digest of the content.
         content_hash: Digest,
-        /// The message.
+        /// Id of the message.
         message_id: Uuid,
         /// The MIME type.
         mime_type: String,
@@ -66,26 +66,26 @@ payloads! {
         size_bytes: u64,
     }
 
-    /// `ckp.message.framed`. What a model reads before the words of the next message; the content is that text.
+    /// `ckp.message.framed`. Text that the model reads before the next message. The content is that text.
     MessageFramed {
         /// Digest of the frame.
         frame_hash: Digest,
-        /// The message.
+        /// Id of the message.
         message_id: Uuid,
-        /// Origins of the untrusted text in it.
+        /// Sources of the untrusted text in it.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         untrusted: Vec<String>,
     }
 
-    /// `ckp.message.tools`. The client's own tools that came with a message; they are the content.
+    /// `ckp.message.tools`. The client's own tools that came with a message. The content is the tools.
     MessageTools {
-        /// The message.
+        /// Id of the message.
         message_id: Uuid,
         /// Digest of the tools.
         tools_hash: Digest,
     }
 
-    /// `ckp.client.called`. A call of a client's own tool was handed to the client; it is the content.
+    /// `ckp.client.called`. A call of a client's own tool was handed to the client. The content is the call.
     ClientToolCalled {
         /// Digest of the call.
         call_hash: Digest,
@@ -93,28 +93,28 @@ payloads! {
         call_id: String,
         /// The tool.
         tool: String,
-        /// The turn.
+        /// Id of the turn.
         turn: Uuid,
     }
 
-    /// `ckp.message.refused`. An inbound message was not accepted.
+    /// `ckp.message.refused`. An inbound message was rejected.
     MessageRefused {
-        /// The entry point.
+        /// Name of the entry point.
         door: String,
-        /// The message.
+        /// Id of the message.
         message_id: Uuid,
         /// Why.
         reason: ChainText,
         /// Size in bytes.
         size_bytes: u64,
-        /// Digest of the content that holds the words.
+        /// Digest of the content that holds the full text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         words_hash: Option<Digest>,
     }
 
     /// `ckp.message.answered`. A message's turn ended.
     MessageAnswered {
-        /// The turn had tools that change something.
+        /// The turn had tools with side effects.
         #[serde(default, skip_serializing_if = "is_false")]
         could_act: bool,
         /// The model declined to answer.
@@ -124,21 +124,21 @@ payloads! {
         duration_ms: u64,
         /// How the turn ended.
         end: String,
-        /// Tokens read.
+        /// Input tokens.
         input_tokens: u64,
-        /// The message.
+        /// Id of the message.
         message_id: Uuid,
-        /// Tokens written.
+        /// Output tokens.
         output_tokens: u64,
         /// Digest of the text.
         text_hash: Digest,
     }
 
-    /// `ckp.message.resumed`. An interrupted turn goes on after a restart.
+    /// `ckp.message.resumed`. An interrupted turn continues after a restart.
     MessageResumed {
         /// Which attempt this is, from 1.
         attempt: u32,
-        /// The message.
+        /// Id of the message.
         message_id: Uuid,
         /// The sender's role.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -149,30 +149,30 @@ payloads! {
 
     /// `ckp.message.dead`. A message's turn can't be finished; it is in the dead-letter box.
     MessageDead {
-        /// The message.
+        /// Id of the message.
         message_id: Uuid,
         /// Why.
         reason: ChainText,
         /// The cause as a word, where there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         why: Option<String>,
-        /// Digest of the content that holds the words.
+        /// Digest of the content that holds the full text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         words_hash: Option<Digest>,
     }
 
-    /// `ckp.claims.judged`. A model looked for sentences of an answer that the record does not support.
+    /// `ckp.claims.judged`. A model checked an answer for sentences that the record does not support.
     ClaimsJudged {
         /// Duration in milliseconds.
         duration_ms: u64,
-        /// What failed.
+        /// The step that failed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failed: Option<String>,
-        /// Places in the answer, in bytes, behind sentences that the record does not support.
+        /// Byte offsets in the answer. Each is the end of a sentence that the record does not support.
         marks: Vec<u64>,
-        /// The message.
+        /// Id of the message.
         message_id: Uuid,
-        /// The provider.
+        /// Name of the provider.
         provider: String,
         /// Sentences that were looked at.
         sentences: u64,
@@ -180,9 +180,9 @@ payloads! {
         text_hash: Digest,
     }
 
-    /// `ckp.conversation.cleared`. A person began anew: earlier messages leave the context and stay on the record.
+    /// `ckp.conversation.cleared`. A person cleared the conversation. Earlier messages leave the context but stay in the record.
     ConversationCleared {
-        /// Who did it.
+        /// The identity that did this.
         by: String,
         /// How many messages left the context.
         messages: u64,
@@ -208,7 +208,7 @@ payloads! {
         reason: ChainText,
         /// The turn.
         turn: Uuid,
-        /// Digest of the content that holds the words.
+        /// Digest of the content that holds the full text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         words_hash: Option<Digest>,
     }
@@ -217,11 +217,11 @@ payloads! {
     DeliveryStarted {
         /// Which attempt this is, from 1.
         attempt: u32,
-        /// The channel.
+        /// Name of the channel.
         channel: String,
-        /// The message.
+        /// Id of the message.
         message_id: Uuid,
-        /// The attempt may repeat one whose outcome is unknown.
+        /// The attempt may repeat a delivery whose outcome is unknown.
         repeat: bool,
     }
 
@@ -229,13 +229,13 @@ payloads! {
     DeliveryEnded {
         /// Which attempt this is, from 1.
         attempt: u32,
-        /// The channel.
+        /// Name of the channel.
         channel: String,
-        /// Nothing more is tried.
+        /// No further attempt follows.
         dead: bool,
-        /// The message.
+        /// Id of the message.
         message_id: Uuid,
-        /// When it is tried again, RFC 3339.
+        /// The time of the next attempt, RFC 3339.
         next_at: Option<String>,
         /// The outcome.
         outcome: String,
@@ -248,11 +248,11 @@ payloads! {
         words_hash: Option<Digest>,
     }
 
-    /// `ckp.delivery.requeued`. An answer that could not be delivered is tried again.
+    /// `ckp.delivery.requeued`. The delivery of an undelivered answer is tried again.
     DeliveryRequeued {
-        /// Who did it.
+        /// The identity that did this.
         by: String,
-        /// The message.
+        /// Id of the message.
         message_id: Uuid,
     }
 }

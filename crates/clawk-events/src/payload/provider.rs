@@ -1,4 +1,4 @@
-//! Requests to models, and what they cost.
+//! Requests to models, and their cost.
 
 use clawk_proto::Digest;
 use uuid::Uuid;
@@ -8,7 +8,7 @@ use crate::shape::{BudgetUse, DryRunCost, RefusalCause, RequestAdaptation, Token
 use crate::text::ChainText;
 
 payloads! {
-    /// `ckp.provider.requested`. A request to a model starts; the amounts are the reserved ones.
+    /// `ckp.provider.requested`. A request to a model starts. The amounts are the reserved amounts.
     ProviderRequested {
         /// Which attempt this is, from 1.
         attempt: u32,
@@ -16,21 +16,21 @@ payloads! {
         bytes_out: u64,
         /// Cost in millionths of a US dollar.
         cost_microusd: Option<u64>,
-        /// The request to the model.
+        /// Id of the request to the model.
         inference_id: Uuid,
-        /// Tokens read.
+        /// Input tokens.
         input_tokens: u64,
-        /// The model.
+        /// Name of the model.
         model: String,
-        /// Tokens written.
+        /// Output tokens.
         output_tokens: u64,
-        /// The provider.
+        /// Name of the provider.
         provider: String,
         /// The budgets that pay.
         purses: Vec<String>,
         /// Digest of the request.
         request_hash: Digest,
-        /// The turn.
+        /// Id of the turn.
         turn: Uuid,
     }
 
@@ -52,31 +52,31 @@ payloads! {
         duration_ms: u64,
         /// The counts are clawk's estimate.
         estimated: bool,
-        /// The request to the model.
+        /// Id of the request to the model.
         inference_id: Uuid,
-        /// Tokens read.
+        /// Input tokens.
         input_tokens: u64,
-        /// The model.
+        /// Name of the model.
         model: String,
-        /// Tokens written.
+        /// Output tokens.
         output_tokens: u64,
-        /// The provider.
+        /// Name of the provider.
         provider: String,
         /// Digest of the request.
         request_hash: Digest,
         /// Why the model stopped.
         stop: String,
-        /// The server's own counts, where the books say something else.
+        /// The server's own token counts, if they differ from the recorded ones.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         told: Option<TokenReport>,
-        /// What budgets that outlive a restart paid.
+        /// The amounts that persistent budgets paid.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         took: Vec<BudgetUse>,
-        /// The turn.
+        /// Id of the turn.
         turn: Uuid,
     }
 
-    /// `ckp.provider.failed`. An attempt at a model failed.
+    /// `ckp.provider.failed`. An attempt of a model request failed.
     ProviderFailed {
         /// Which attempt this is, from 1.
         attempt: u32,
@@ -91,37 +91,37 @@ payloads! {
         duration_ms: u64,
         /// The counts are clawk's estimate.
         estimated: bool,
-        /// The request to the model.
+        /// Id of the request to the model.
         inference_id: Uuid,
-        /// Tokens read.
+        /// Input tokens.
         input_tokens: u64,
-        /// Of what kind.
+        /// The kind, as a word.
         kind: String,
-        /// Tokens written.
+        /// Output tokens.
         output_tokens: u64,
-        /// The provider.
+        /// Name of the provider.
         provider: String,
         /// Why.
         reason: ChainText,
         /// How long the server asks to wait, in milliseconds.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_after_ms: Option<u64>,
-        /// The status; of HTTP for a provider.
+        /// The status; for a provider, the HTTP status.
         status: Option<u16>,
-        /// The server's own counts, where the books say something else.
+        /// The server's own token counts, if they differ from the recorded ones.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         told: Option<TokenReport>,
-        /// What budgets that outlive a restart paid.
+        /// The amounts that persistent budgets paid.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         took: Vec<BudgetUse>,
-        /// The turn.
+        /// Id of the turn.
         turn: Uuid,
-        /// Digest of the content that holds the words.
+        /// Digest of the content that holds the full text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         words_hash: Option<Digest>,
     }
 
-    /// `ckp.provider.adapted`. Requests to an endpoint are written in another form, or smaller, than usual.
+    /// `ckp.provider.adapted`. From now on, requests to an endpoint use another format, or are smaller.
     ProviderAdapted {
         /// How requests are written from now on; the usual form is left out.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -132,23 +132,23 @@ payloads! {
         change: String,
         /// Digest of the endpoint's address.
         endpoint: Digest,
-        /// The model.
+        /// Name of the model.
         model: String,
-        /// The provider.
+        /// Name of the provider.
         provider: String,
-        /// The window, as the server says it.
+        /// The model's window in tokens, as the server reports it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         server_tokens: Option<u64>,
-        /// The turn.
+        /// Id of the turn.
         turn: Uuid,
-        /// The window, as far as refusals tell.
+        /// The model's window in tokens, as derived from refusals.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         window_tokens: Option<u64>,
     }
 
     /// `ckp.provider.unreachable`. A provider could not be reached after the start.
     ProviderUnreachable {
-        /// The provider.
+        /// Name of the provider.
         provider: String,
         /// Why.
         reason: ChainText,
@@ -157,23 +157,23 @@ payloads! {
         words_hash: Option<Digest>,
     }
 
-    /// `ckp.budget.warned`. A limit passed its warning mark.
+    /// `ckp.budget.warned`. A budget limit passed its warning threshold.
     BudgetWarned {
-        /// The limit.
+        /// The limit's maximum.
         bound: u64,
-        /// The limit.
+        /// Name of the limit.
         limit: String,
-        /// The budget.
+        /// Name of the budget.
         purse: String,
-        /// When the limit begins anew, RFC 3339.
+        /// The time when the limit resets, RFC 3339.
         resets_at: Option<String>,
-        /// What is spent.
+        /// The amount that is spent.
         spent: u64,
     }
 
-    /// `ckp.budget.dry_run`. A dry run ended; what its models cost counts against the agent's budgets.
+    /// `ckp.budget.dry_run`. A dry run ended. The cost of its models counts against the agent's budgets.
     DryRunSpent {
-        /// Who did it.
+        /// The identity that did this.
         by: String,
         /// What each budget paid.
         paid: Vec<DryRunCost>,

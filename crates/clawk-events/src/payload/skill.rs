@@ -7,56 +7,56 @@ use crate::field::payloads;
 use crate::shape::SkillEstimates;
 
 payloads! {
-    /// `ckp.skill.invoked`. A skill's instruction joined a turn.
+    /// `ckp.skill.invoked`. A skill's instruction was added to a turn.
     SkillInvoked {
         /// Digest of the arguments.
         arguments_hash: Digest,
         /// The model's id of the call.
         call_id: String,
-        /// What the skill is said to take.
+        /// The skill's estimates from its manifest.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         estimates: Option<SkillEstimates>,
         /// The result is an error.
         is_error: bool,
-        /// The request.
+        /// Id of the request.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         request_id: Option<String>,
-        /// The skill.
+        /// Name of the skill.
         skill: String,
         /// Digest of the text.
         text_hash: Digest,
-        /// The turn.
+        /// Id of the turn.
         turn: Uuid,
     }
 
-    /// `ckp.skill.repaired`. A skill's result did not fit its `output_schema`; the model is asked once more.
+    /// `ckp.skill.repaired`. A skill's result did not match its `output_schema`. The model is asked once more.
     SkillRepaired {
-        /// The skill.
+        /// Name of the skill.
         skill: String,
         /// Digest of the text.
         text_hash: Digest,
-        /// The turn.
+        /// Id of the turn.
         turn: Uuid,
     }
 
-    /// `ckp.skill.finished`. A skill ended: what it took, beside its estimates.
+    /// `ckp.skill.finished`. A skill ended: its actual use and its estimates.
     SkillFinished {
-        /// Calls.
+        /// Number of calls.
         calls: u64,
         /// Duration in milliseconds.
         duration_ms: u64,
-        /// What the skill is said to take.
+        /// The skill's estimates from its manifest.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         estimates: Option<SkillEstimates>,
         /// The result fits the skill's `output_schema`.
         fits: Option<bool>,
         /// The model was asked once more.
         repaired: bool,
-        /// The skill.
+        /// Name of the skill.
         skill: String,
-        /// Tokens.
+        /// Number of tokens.
         tokens: u64,
-        /// The turn.
+        /// Id of the turn.
         turn: Uuid,
     }
 
@@ -69,7 +69,7 @@ payloads! {
         choice: Option<u64>,
         /// Candidates that were discarded.
         discarded: u64,
-        /// What holds in place of a plan.
+        /// What is used in place of a plan.
         fallback: Option<String>,
         /// Digest of everything that was weighed.
         planned_hash: Digest,
@@ -79,23 +79,23 @@ payloads! {
         predicted_tokens: Option<u64>,
         /// Questions to the world model.
         questions: u32,
-        /// Why.
+        /// The reason, as text.
         reason: Option<String>,
         /// The plan's risk, in thousandths.
         risk_permille: Option<u64>,
-        /// The skill.
+        /// Name of the skill.
         skill: String,
         /// How often the world model was asked to plan.
         tries: u32,
-        /// The turn.
+        /// Id of the turn.
         turn: Option<Uuid>,
-        /// The world model.
+        /// Name of the world model.
         world_model: String,
     }
 
-    /// `ckp.world_model.compared`. What came of a plan, beside what was predicted.
+    /// `ckp.world_model.compared`. The actual result of a plan, compared with the prediction.
     WorldModelCompared {
-        /// Calls.
+        /// Number of calls.
         calls: u64,
         /// How far the prediction was off, in thousandths.
         error_permille: u64,
@@ -107,13 +107,13 @@ payloads! {
         predicted_calls: Option<u64>,
         /// Tokens that were predicted.
         predicted_tokens: Option<u64>,
-        /// The skill.
+        /// Name of the skill.
         skill: String,
-        /// Tokens.
+        /// Number of tokens.
         tokens: u64,
-        /// The turn.
+        /// Id of the turn.
         turn: Uuid,
-        /// The world model.
+        /// Name of the world model.
         world_model: String,
     }
 }

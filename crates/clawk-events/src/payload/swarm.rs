@@ -1,4 +1,4 @@
-//! Swarms: runs, tasks, tries. The content of most is the fact that a start folds.
+//! Swarms: runs, tasks, attempts. The content of most events is the fact from which a start rebuilds the swarm's state.
 
 use clawk_proto::Digest;
 use uuid::Uuid;
@@ -22,37 +22,37 @@ payloads! {
         /// Digest of the fact, which is the content.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         fact_hash: Option<Digest>,
-        /// The host.
+        /// Name of the host.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         host: Option<String>,
-        /// The member.
+        /// Name of the member.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         member: Option<String>,
-        /// Nobody waited for the report any more.
+        /// The report arrived after its task was no longer awaited.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         orphan: Option<bool>,
-        /// The task that it is a part of.
+        /// Id of the parent task.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         parent: Option<String>,
         /// The peer's session.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         peer_session: Option<Uuid>,
-        /// The provider.
+        /// Name of the provider.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         provider: Option<String>,
-        /// Why.
+        /// The reason, as text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
         /// Digest of the request.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         request_hash: Option<Digest>,
-        /// The request.
+        /// Id of the request.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         request_id: Option<String>,
         /// The sender's role.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         role: Option<String>,
-        /// The run.
+        /// Id of the run.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         run: Option<String>,
         /// Tokens of the whole run.
@@ -61,12 +61,12 @@ payloads! {
         /// The state.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         state: Option<String>,
-        /// The status; of HTTP for a provider.
+        /// The status; for a provider, the HTTP status.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         status: Option<String>,
-        /// The swarm.
+        /// Name of the swarm.
         swarm: String,
-        /// The task.
+        /// Id of the task.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         task_id: Option<String>,
         /// Tokens of the task.
@@ -83,10 +83,10 @@ payloads! {
         /// Digest of the fact, which is the content.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         fact_hash: Option<Digest>,
-        /// The member.
+        /// Name of the member.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         member: Option<String>,
-        /// The task that it is a part of.
+        /// Id of the parent task.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         parent: Option<String>,
         /// The peer.
@@ -98,24 +98,24 @@ payloads! {
         /// Digest of the request.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         request_hash: Option<Digest>,
-        /// The request.
+        /// Id of the request.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         request_id: Option<String>,
         /// The sender's role.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         role: Option<String>,
-        /// The run.
+        /// Id of the run.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         run: Option<String>,
-        /// The peer's place in the list.
+        /// The peer's index in the list.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         seat: Option<u64>,
-        /// The swarm.
+        /// Name of the swarm.
         swarm: String,
         /// Digest of the task.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         task_hash: Option<Digest>,
-        /// The task.
+        /// Id of the task.
         task_id: String,
     }
 
@@ -133,18 +133,18 @@ payloads! {
         /// Digest of the fact, which is the content.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         fact_hash: Option<Digest>,
-        /// The member.
+        /// Name of the member.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         member: Option<String>,
-        /// Nobody waited for the report any more.
+        /// The report arrived after its task was no longer awaited.
         orphan: bool,
-        /// The task that it is a part of.
+        /// Id of the parent task.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         parent: Option<String>,
         /// The peer's session.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         peer_session: Option<Uuid>,
-        /// Why.
+        /// The reason, as text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
         /// Digest of the result.
@@ -153,15 +153,15 @@ payloads! {
         /// The sender's role.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         role: Option<String>,
-        /// The run.
+        /// Id of the run.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         run: Option<String>,
-        /// The status; of HTTP for a provider.
+        /// The status; for a provider, the HTTP status.
         status: String,
-        /// The swarm.
+        /// Name of the swarm.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         swarm: Option<String>,
-        /// The task.
+        /// Id of the task.
         task_id: String,
         /// Tokens of the task.
         token_usage: u64,
@@ -173,7 +173,7 @@ payloads! {
         message_hash: Digest,
         /// How many peers.
         peers: u64,
-        /// The swarm.
+        /// Name of the swarm.
         swarm: String,
     }
 }

@@ -1,4 +1,4 @@
-//! Answers that come by other ways than a waiting call, revoking, and the past.
+//! Approval answers that do not come from a waiting call's own client, revoking of grants, and past answers.
 
 use clawk_events::AddedField;
 use clawk_events::payload::{ApprovalAnswered, ApprovalRevoked};
@@ -17,10 +17,10 @@ use crate::notice::ApprovalAnswer;
 use crate::ports::JournalScan;
 use crate::roles::KnownPerson;
 
-/// Events of the past looked at for one listing.
+/// Largest number of past events that one listing reads.
 const MAX_PAST: usize = 10_000;
 
-/// Only an admin approves; a viewer answers nothing at all (CKP §5.3).
+/// Returns whether the role may give this answer: only an admin approves, and a viewer gives no answer (CKP §5.3).
 pub(crate) const fn may_answer(role: Role, answer: ApprovalAnswer) -> bool {
     match (role, answer) {
         (Role::Admin, _) | (Role::User, ApprovalAnswer::Deny) => true,
@@ -32,7 +32,7 @@ pub(crate) const fn may_answer(role: Role, answer: ApprovalAnswer) -> bool {
     }
 }
 
-/// Answers a question, wherever its call is.
+/// Answers an approval request, on whichever host its call is.
 pub(crate) async fn reply(calls: &CallGovernor, id: &RequestId, mut reply: ApprovalReply) -> ReplyOutcome {
     if let Some(reason) = &mut reply.reason {
         calls.screens.without_known(reason);
@@ -42,13 +42,13 @@ pub(crate) async fn reply(calls: &CallGovernor, id: &RequestId, mut reply: Appro
     }
     let here = here(calls, id, &reply).await;
     match (&calls.hosts, here) {
-        // The call may be another host's.
+        // The call may be on another host.
         (Some(hosts), ReplyOutcome::Nothing) => hosts::reply(calls, hosts, id, &reply).await,
         (_, reception) => reception,
     }
 }
 
-/// The same, for a call of this host only: its screening and its rights are looked at here once more.
+/// Answers a request of this host's calls. The answer's text is screened and the person's rights are checked again here.
 pub(crate) async fn reply_here(
     calls: &CallGovernor,
     id: &RequestId,
@@ -70,7 +70,8 @@ async fn here(calls: &CallGovernor, id: &RequestId, reply: &ApprovalReply) -> Re
     }
 }
 
-/// Answers several steps of a plan at once, all where none are named: what became of each. Unknown numbers are left out.
+/// Answers several steps of a plan at once; all of them if none are named. Returns the outcome of each. Unknown numbers are
+/// ignored.
 pub(crate) async fn reply_plan(
     calls: &CallGovernor,
     plan: &RequestId,
@@ -86,12 +87,12 @@ pub(crate) async fn reply_plan(
     let steps = steps
         .into_iter()
         .filter(|(number, _)| only.is_none_or(|only| only.contains(number)));
-    // At once: a step that works just now and asks nothing must not keep the others from their answers.
+    // Run concurrently: a step that is working must not delay the answers of the others.
     futures::future::join_all(steps.map(async |(number, id)| (number, reply(calls, &id, said.clone()).await)))
         .await
 }
 
-/// A call that was asked about and never comes: its turn is over.
+/// Withdraws the requests of calls that will never come, because their turn has ended.
 pub(crate) async fn withdraw(calls: &CallGovernor, ids: impl Iterator<Item = &RequestId>) {
     let mut drafts = Vec::new();
     for id in ids {
@@ -119,8 +120,8 @@ pub(crate) async fn withdraw(calls: &CallGovernor, ids: impl Iterator<Item = &Re
     }
 }
 
-/// The answer to a question whose call an earlier run of the agent left behind: kept until the call comes again. It
-/// covers that call alone, whatever it says of later ones: their standing is given where the call is.
+/// Stores the answer to a request whose call an earlier run left open, until the call comes again. It covers only that call; a
+/// standing grant is made when the call is there.
 async fn to_open(calls: &CallGovernor, id: &RequestId, reply: &ApprovalReply) -> ReplyOutcome {
     let (thread, question) = match calls.desk.settle_open(id, reply, calls.clock().monotonic_us()) {
         Ok(open) => open,
@@ -160,33 +161,33 @@ pub(crate) async fn revoke(calls: &CallGovernor, grant: &str, by: &KnownPerson) 
         grant_id: grant.to_owned(),
     };
     let thread = calls.life.root.child(calls.clock().uuid());
-    // It ends at once; what can't be recorded stands again after a restart, and is said.
+    // The grant ends at once. If that can't be recorded, an error is returned, and the grant is valid again after a restart.
     calls.desk.standing.remove(grant);
     let draft = calls.scribe.entry(&thread, &payload);
     calls.scribe.write(vec![draft]).await?;
     Ok(true)
 }
 
-/// A question of the past.
+/// A past approval request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PastApproval {
-    /// The call.
+    /// Id of the call.
     pub request_id: String,
-    /// Its session.
+    /// The call's session.
     pub session: SessionId,
-    /// The tool.
+    /// Name of the tool.
     pub tool: String,
     /// `approve`, `approve-for-session`, `always`, `deny`, `timeout-deny`, `timeout-allow`, `cancelled`, `voided`.
     pub answer: String,
     /// The person who answered; `nobody` if the question expired.
     pub by: String,
-    /// Where they answered.
+    /// The channel of the answer.
     pub channel: String,
-    /// Their role.
+    /// The person's role.
     pub role: String,
-    /// Their words, or what voided it.
+    /// The person's reason, or what voided the approval.
     pub reason: Option<String>,
-    /// When, RFC 3339.
+    /// Time, RFC 3339.
     pub at: String,
 }
 
@@ -203,7 +204,7 @@ struct PastApprovalFields {
     role: String,
 }
 
-/// The latest answers, the last one last.
+/// Returns the latest answers, the newest last.
 pub(crate) async fn history(calls: &CallGovernor, limit: usize) -> Result<Vec<PastApproval>, KernelError> {
     let mut scan = JournalScan {
         kinds: &[kind::APPROVAL_ANSWERED, kind::APPROVAL_VOIDED],

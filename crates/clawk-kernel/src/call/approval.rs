@@ -1,4 +1,4 @@
-//! Questions to people: who asks, who answers, and for how long (CKP §9.3.2, R18).
+//! Approval requests: the waiting calls, the answers, and their lifetime (CKP §9.3.2, R18).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,44 +15,44 @@ use crate::roles::KnownPerson;
 use crate::sheet::PreviewReceipt;
 use crate::witness::ExactGrant;
 
-/// How long an answer that came before its question waits for it, milliseconds (R18).
+/// How long an answer that arrives before its request is kept, in milliseconds (R18).
 pub(crate) const EARLY_ANSWER_MS: u64 = 600_000;
-/// Questions that a slow listener may be behind.
+/// Number of requests that a slow listener may be behind.
 const QUESTION_BACKLOG: usize = 256;
 
-/// The later calls that a standing answer covers.
+/// Which later calls a standing grant covers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GrantScope {
-    /// The tool with exactly these arguments.
+    /// Calls of the tool with exactly these arguments.
     #[default]
     Exact,
-    /// The tool with paths in the folder that the question offered; exact where it offered none.
+    /// Calls of the tool with paths in the folder that the request offered; exact if it offered none.
     Folder,
 }
 
-/// An answer with who gave it and why.
+/// An answer, with the person and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApprovalReply {
-    /// Yes or no, and for how long.
+    /// The answer, with its lifetime.
     pub answer: ApprovalAnswer,
-    /// For standing answers.
+    /// Scope of a standing grant.
     pub breadth: GrantScope,
-    /// Who.
+    /// The person who answers.
     pub person: KnownPerson,
-    /// Their words.
+    /// The person's reason.
     pub reason: Option<String>,
-    /// How much of the question they were given. A yes to a folded question counts only with the whole of it.
+    /// How much of the request the person was shown. A yes to a folded request counts only if it was shown completely.
     pub seen: PreviewReceipt,
 }
 
 impl ApprovalReply {
-    /// Whether it counts as an answer to this question: a no always does.
+    /// Returns whether the answer is valid for this request. A no is always valid.
     pub(crate) fn counts(&self, question: &ApprovalQuestion) -> bool {
         self.answer == ApprovalAnswer::Deny || question.sheet.admits(&self.seen)
     }
 
-    /// For the record of a yes to a question that was folded.
+    /// Returns the word for the record of a yes to a folded request.
     pub(crate) fn seen_word(&self, question: &ApprovalQuestion) -> Option<&'static str> {
         if self.answer == ApprovalAnswer::Deny || !question.sheet.is_folded() {
             return None;
@@ -65,53 +65,53 @@ impl ApprovalReply {
     }
 }
 
-/// The result of giving an answer to a question.
+/// The outcome of answering a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyOutcome {
-    /// It counts, and is durable.
+    /// The answer counts and is durable.
     Taken,
-    /// Nothing asks for it, or it was answered before (R18).
+    /// No request waits for it, or it was answered before (R18).
     Nothing,
-    /// Who answered may not.
+    /// The person has no right to answer.
     NotAllowed,
-    /// It is a yes, and the question hides something that who answered has not seen. It waits on.
+    /// The answer is a yes, but the person has not seen the whole request. The request stays open.
     Unseen,
 }
 
-/// An answer on its way to its call, and the way back: whether it is durable.
+/// An answer on its way to its call, and the channel that reports whether it is durable.
 #[derive(Debug)]
 pub(super) struct Delivery {
     pub(super) reply: ApprovalReply,
     pub(super) durable: oneshot::Sender<bool>,
 }
 
-/// A question that no running call holds: an earlier run of the agent left it open.
+/// A request without a running call, left open by an earlier run of the agent.
 #[derive(Debug)]
 pub(crate) struct OpenApproval {
     pub(crate) question: ApprovalQuestion,
     pub(crate) grant: ExactGrant,
     pub(crate) request_hash: Digest,
     pub(crate) thread: Thread,
-    /// Answered already; it counts when the call comes again.
+    /// The answer, if there is one. It takes effect when the call comes again.
     pub(crate) reply: Option<ApprovalReply>,
 }
 
 #[derive(Debug)]
 struct PendingCallEntry {
     stage: PendingCallStage,
-    /// Who holds it: the call, and its future before the first poll.
+    /// Number of holders of the entry: the call, and its future before the first poll.
     holders: u32,
 }
 
 #[derive(Debug)]
 enum PendingCallStage {
-    /// The call is on its way; it may yet ask.
+    /// The call is in progress and may still ask.
     Working,
-    /// Its question was put before it came; it looks whether all is as it was, and asks then.
+    /// The request was made before the call arrived. The call checks the preconditions, then asks.
     Returning(Box<ApprovalQuestion>),
-    /// It waits for this answer.
+    /// The call waits for the answer to this request.
     Asking(Box<ApprovalQuestion>, oneshot::Sender<Delivery>),
-    /// It was answered; a second answer changes nothing.
+    /// The request was answered. A second answer has no effect.
     Settled,
 }
 
@@ -122,19 +122,19 @@ enum ReplyTarget {
     Asking(oneshot::Sender<Delivery>),
 }
 
-/// All calls in progress and their questions.
+/// The registry of all calls in progress and their approval requests.
 #[derive(Debug)]
 pub(crate) struct ApprovalRegistry {
     calls: Mutex<BTreeMap<RequestId, PendingCallEntry>>,
     open: Mutex<BTreeMap<RequestId, OpenApproval>>,
-    /// The steps of plans whose calls have not ended: plan and number.
+    /// Steps of plans whose calls have not ended: number and call id, by plan.
     plans: Mutex<HashMap<RequestId, Vec<(u32, RequestId)>>>,
     pub(crate) standing: GrantStore,
     changed: Notify,
     questions: broadcast::Sender<ApprovalQuestion>,
 }
 
-/// A call's place at the desk; it leaves when dropped.
+/// A call's entry in the registry. It is removed when this guard is dropped.
 #[derive(Debug)]
 pub(crate) struct PendingCall<'a> {
     desk: &'a ApprovalRegistry,
@@ -160,7 +160,7 @@ impl ApprovalRegistry {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a call, before anything else is done for it.
+    /// Registers a call. This is the first step of a call.
     pub(crate) fn sit(&self, request_id: &RequestId) -> PendingCall<'_> {
         self.hold(request_id);
         PendingCall {
@@ -169,7 +169,7 @@ impl ApprovalRegistry {
         }
     }
 
-    /// Holds a call's place; [`Self::release`] gives it up.
+    /// Adds a holder to a call's entry. [`Self::release`] removes it.
     pub(crate) fn hold(&self, request_id: &RequestId) {
         let mut calls = self.calls();
         calls
@@ -181,7 +181,7 @@ impl ApprovalRegistry {
             .holders += 1;
     }
 
-    /// Gives a place up; the last holder clears it.
+    /// Removes a holder. With the last holder the entry is removed.
     pub(crate) fn release(&self, request_id: &RequestId) {
         let mut calls = self.calls();
         if let Some(place) = calls.get_mut(request_id) {
@@ -208,8 +208,8 @@ impl ApprovalRegistry {
         self.plans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens questions whose calls are not here: of an earlier run of the agent, or of a plan. All are there before the
-    /// first is told.
+    /// Opens requests whose calls are not here: those of an earlier run, or of a plan. All are registered before the first is
+    /// announced.
     pub(crate) fn reopen(&self, all: Vec<OpenApproval>) {
         let mut questions = Vec::with_capacity(all.len());
         for open in all {
@@ -227,17 +227,17 @@ impl ApprovalRegistry {
             self.open_ones().insert(question.request_id.clone(), open);
         }
         for question in questions {
-            // silent-ok: nobody listening is an ordinary state; the question is in `pending` as well
+            // silent-ok: having no listener is normal; the request is also in `pending`
             let _listeners = self.questions.send(question);
         }
     }
 
-    /// The steps of a plan whose calls have not ended, in order; none: there is no such plan.
+    /// Returns the steps of a plan whose calls have not ended, in order; empty: the plan does not exist.
     pub(crate) fn steps(&self, plan: &RequestId) -> Vec<(u32, RequestId)> {
         self.plans().get(plan).cloned().unwrap_or_default()
     }
 
-    /// A call has ended, or never comes: its question is no more. What was open of it.
+    /// Removes the request of a call that has ended or never comes. Returns the open request.
     pub(crate) fn close(&self, request_id: &RequestId) -> Option<OpenApproval> {
         self.plans().retain(|_, steps| {
             steps.retain(|(_, id)| id != request_id);
@@ -246,13 +246,13 @@ impl ApprovalRegistry {
         self.open_ones().remove(request_id)
     }
 
-    /// Whether this call's question is open and has no answer yet.
+    /// Returns whether this call's request is open and unanswered.
     pub(crate) fn waits(&self, request_id: &RequestId) -> bool {
         let open = self.open_ones();
         open.get(request_id).is_some_and(|open| open.reply.is_none())
     }
 
-    /// Which of these calls have an open question, and those without an answer.
+    /// Returns whether any of these calls has an open request, and the unanswered requests.
     pub(crate) fn open_of(&self, ids: &[RequestId]) -> (bool, Vec<ApprovalQuestion>) {
         let open = self.open_ones();
         let found: Vec<&OpenApproval> = ids.iter().filter_map(|id| open.get(id)).collect();
@@ -263,9 +263,9 @@ impl ApprovalRegistry {
         )
     }
 
-    /// The call of an open question is here again.
+    /// Takes the open request of a call that has come again.
     pub(super) fn take_up(&self, request_id: &RequestId) -> Option<OpenApproval> {
-        // Both at once: at no time is the question in neither list.
+        // Change both lists at once, so that the request is always in one of them.
         let mut all = self.open_ones();
         let open = all.remove(request_id)?;
         if open.reply.is_none() {
@@ -275,15 +275,16 @@ impl ApprovalRegistry {
         Some(open)
     }
 
-    /// What the request of an open question was.
+    /// Returns the request digest of an open request.
     pub(super) fn open_request(&self, request_id: &RequestId) -> Option<Digest> {
         self.open_ones().get(request_id).map(|open| open.request_hash)
     }
 
-    /// Gives an open question its answer; `now_us` is of the monotonic clock.
+    /// Answers an open request; `now_us` is monotonic time in microseconds.
     ///
     /// # Errors
-    /// There is none, it lapsed, it has one; or the answer is a yes of who has not seen it whole.
+    /// There is no request, it has expired or already has an answer; or the answer is a yes and the person has not seen the whole
+    /// request.
     pub(super) fn settle_open(
         &self,
         request_id: &RequestId,
@@ -302,20 +303,21 @@ impl ApprovalRegistry {
         Ok((open.thread, open.question.clone()))
     }
 
-    /// The answer to an open question could not be kept.
+    /// Removes an answer that could not be stored.
     pub(super) fn unsettle_open(&self, request_id: &RequestId) {
         if let Some(open) = self.open_ones().get_mut(request_id) {
             open.reply = None;
         }
     }
 
-    /// Takes an answer; [`ReplyOutcome::Taken`] when it is durable. Waits while the call works and has not asked.
+    /// Takes an answer and returns [`ReplyOutcome::Taken`] when it is durable. Waits if the call is in progress and has not asked
+    /// yet.
     pub(crate) async fn answer(&self, request_id: &RequestId, reply: ApprovalReply) -> ReplyOutcome {
         let deadline = tokio::time::Instant::now() + Duration::from_millis(EARLY_ANSWER_MS);
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Registered before looking, so that no change between the two is missed.
+            // Register before looking, so that no change in between is missed.
             changed.as_mut().enable();
             match self.take_question(request_id, &reply) {
                 ReplyTarget::Nothing => return ReplyOutcome::Nothing,
@@ -324,7 +326,7 @@ impl ApprovalRegistry {
                 ReplyTarget::Asking(sender) => {
                     let (durable, kept) = oneshot::channel();
                     let sent = sender.send(Delivery { reply, durable });
-                    // silent-ok: a call that is gone keeps nothing
+                    // silent-ok: a call that is gone can't store the answer
                     return if sent.is_ok() && kept.await.unwrap_or(false) {
                         ReplyOutcome::Taken
                     } else {
@@ -357,7 +359,7 @@ impl ApprovalRegistry {
         }
     }
 
-    /// What waits for an answer now, by the monotonic clock.
+    /// Returns the requests that now wait for an answer, by monotonic time.
     pub(crate) fn pending(&self, now_us: u64) -> Vec<ApprovalQuestion> {
         let open = self.open_ones();
         let mut found: Vec<ApprovalQuestion> = self
@@ -379,37 +381,37 @@ impl ApprovalRegistry {
         found
     }
 
-    /// Every question from now on.
+    /// Subscribes to every request from now on.
     pub(crate) fn questions(&self) -> broadcast::Receiver<ApprovalQuestion> {
         self.questions.subscribe()
     }
 
-    /// A question of a call on another host.
+    /// Announces a request of a call on another host.
     pub(crate) fn announce(&self, question: ApprovalQuestion) {
-        // silent-ok: nobody listening is an ordinary state; the question is in `pending` as well
+        // silent-ok: having no listener is normal; the request is also in `pending`
         let _listeners = self.questions.send(question);
     }
 
-    /// The session is over; its grants with it.
+    /// Removes the grants of a session that has ended.
     pub(crate) fn forget(&self, session: SessionId) {
         self.standing.forget(session);
     }
 }
 
 impl PendingCall<'_> {
-    /// Puts the question; the receiver gets the answer.
+    /// Makes the request. The receiver gets the answer.
     pub(super) fn ask(&self, question: ApprovalQuestion) -> oneshot::Receiver<Delivery> {
         let (sender, receiver) = oneshot::channel();
         self.desk.set(
             &self.request_id,
             PendingCallStage::Asking(Box::new(question.clone()), sender),
         );
-        // silent-ok: nobody listening to the broadcast is an ordinary state; the question is in `pending` as well
+        // silent-ok: having no listener is normal; the request is also in `pending`
         let _listeners = self.desk.questions.send(question);
         receiver
     }
 
-    /// The question lapsed.
+    /// Marks the request as expired.
     pub(crate) fn settle(&self) {
         self.desk.set(&self.request_id, PendingCallStage::Settled);
     }

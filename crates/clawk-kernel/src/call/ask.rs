@@ -1,5 +1,5 @@
-//! A question to a person, from being put to the leave it gives. What the person sees is what the grant is bound to, and
-//! the grant is compared with what is there right before the call goes on.
+//! An approval request, from its creation to the resulting authorization. The grant is bound to what the person saw, and is
+//! compared with the current state immediately before the call continues.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::taint;
 use crate::time;
 use crate::witness::ExactGrant;
 
-/// A call that a person is to be asked about.
+/// A call that needs a person's approval.
 #[derive(Debug)]
 pub(super) struct ApprovalRequest<'a> {
     pub(super) calls: &'a CallGovernor,
@@ -41,8 +41,8 @@ pub(super) struct ApprovalRequest<'a> {
 }
 
 impl ApprovalRequest<'_> {
-    /// Asks, waits, and makes sure that what was approved is what is there. A question that an earlier run of the agent
-    /// left open is taken up with what was shown then, and with its own expiry.
+    /// Asks, waits, and checks that the preconditions still hold. A request that an earlier run left open keeps the text that was
+    /// shown and its original expiry.
     pub(super) async fn ask(&self, record: &mut CallRecord<'_>) -> Result<CallAuthorization, CallError> {
         let Effect::Ask(approval) = self.verdict.effect else {
             return Ok(CallAuthorization::policy());
@@ -70,7 +70,7 @@ impl ApprovalRequest<'_> {
             return Err(record.voided(&changed));
         }
         self.holds(record, &grant).await?;
-        // Only what has held until here may stand for later calls.
+        // Only a grant whose preconditions have held until here may cover later calls.
         if let Some(reply) = &lasting
             && let Some(held) = self.standing(record, &question, &grant, reply)
         {
@@ -92,13 +92,13 @@ impl ApprovalRequest<'_> {
         .await
     }
 
-    /// Whether all that a grant is bound to still stands; what no person granted is bound to nothing.
+    /// Returns whether all preconditions of the grant still hold. An authorization without a person has none.
     pub(super) async fn stands(&self, record: &CallRecord<'_>, leave: &CallAuthorization) -> bool {
         let Some(grant) = &leave.grant else { return true };
         matches!(self.look(record).await, Ok(now) if grant.changed(&now).is_none())
     }
 
-    /// Any changed byte voids the grant.
+    /// A changed byte in any precondition voids the grant.
     pub(super) async fn holds(
         &self,
         record: &mut CallRecord<'_>,
@@ -122,7 +122,7 @@ impl ApprovalRequest<'_> {
             .clock()
             .silence(&question.request_id, self.calls.left_ms(question));
         let answer = self.seat.ask(question.clone());
-        // A plan was shown as a whole.
+        // A plan was shown completely.
         if question.step.is_none() {
             let notice = SessionNotice::Asking(Box::new(question.clone()));
             self.caller.notices.send(notice).await;
@@ -156,10 +156,10 @@ impl ApprovalRequest<'_> {
         }
     }
 
-    /// The wait was cut off before anybody answered.
+    /// Ends the wait before anybody answered.
     fn cut(&self, record: &mut CallRecord<'_>) -> CallError {
         if self.calls.life.stop.is_cancelled() {
-            // The agent stops, not the call: its question is open again after the next start.
+            // The agent stops, but the call continues: its request is open again after the next start.
             record.leave_open();
         } else {
             record.lapsed("cancelled");
@@ -167,7 +167,7 @@ impl ApprovalRequest<'_> {
         not_begun(self.calls, self.caller, self.request)
     }
 
-    /// An answer counts when it is durable; only then is it acknowledged.
+    /// Records an answer. It counts when it is durable, and is acknowledged only then.
     async fn said(
         &self,
         record: &mut CallRecord<'_>,
@@ -182,8 +182,8 @@ impl ApprovalRequest<'_> {
         Ok((self.counted(&reply)?, Some(reply)))
     }
 
-    /// Nothing asks any more: a standing grant covers what a plan asked about. Who said no to this very call is heard all
-    /// the same.
+    /// Handles a request that is no longer needed, because a standing grant now covers a step of a plan. A no to this very call
+    /// still counts.
     pub(super) fn unasked(&self) -> Result<(), CallError> {
         let Some(open) = self.calls.desk.take_up(&self.request.request_id) else {
             return Ok(());
@@ -283,7 +283,7 @@ impl ApprovalRequest<'_> {
         question
     }
 
-    /// What the person reads.
+    /// Builds the preview that the person reads.
     pub(super) async fn sheet(&self) -> CallPreview {
         let (calls, arguments) = (self.calls, &self.request.arguments);
         let workdir = &calls.workdir;
@@ -305,13 +305,13 @@ impl ApprovalRequest<'_> {
         screen::sheet(calls, CallPreview::of(arguments, preview, leads))
     }
 
-    /// What is known of the cost before: what the skill says it takes.
+    /// Returns the known cost in advance: the skill's estimates.
     fn cost(&self) -> Option<String> {
         let skill = self.tool.skill.as_ref().or(self.tool.joins.as_ref())?;
         skill::estimated(skill)
     }
 
-    /// The folder of the files that a file tool names; a command line can name any path, so it has none.
+    /// Returns the folder of the files that a file tool names; `None` for a command line, which can name any path.
     fn folder(&self) -> Option<PathBuf> {
         if self.described.labels.get("category").map(String::as_str) != Some("filesystem") {
             return None;

@@ -1,4 +1,4 @@
-//! The parts that the one path of a call needs.
+//! The dependencies of the call path.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ use crate::time::{Clock, Timestamp};
 use crate::turn::Bounds;
 use crate::world_model::PlanLimits;
 
-/// Runs a skill as the inner turn of a composite tool. Whoever composes the agent gives it: a turn calls tools again.
+/// Runs a skill as the inner turn of a composite tool. The composition passes it in, because a turn calls tools again.
 pub(crate) type CompositeRunner = for<'a> fn(
     &'a CallGovernor,
     &'a CallerContext,
@@ -53,14 +53,14 @@ pub(crate) type CompositeRunner = for<'a> fn(
     &'a CancellationToken,
 ) -> BoxFuture<'a, Result<RunOutcome, RunError>>;
 
-/// What the path of a call needs, and what turns, which call, need of it.
+/// The dependencies of the call path, and of turns, which make calls.
 #[derive(Debug)]
 pub(crate) struct CallGovernor {
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) engine: Engine,
     pub(crate) catalog: ToolCatalog,
     pub(crate) runner: Arc<dyn ToolRunner>,
-    /// The swarm; none where the manifest has none, and in a replay, where the record is asked.
+    /// The swarm; `None` without one in the manifest, and in a replay, which uses the record instead.
     pub(crate) team: Option<Arc<SwarmTeam>>,
     pub(crate) composite: CompositeRunner,
     pub(crate) models: Arc<ModelServices>,
@@ -71,43 +71,43 @@ pub(crate) struct CallGovernor {
     pub(crate) life: Arc<AgentLifecycle>,
     pub(crate) brake: Arc<EmergencyStop>,
     pub(crate) dedup: Arc<DedupTable>,
-    /// The other hosts of this agent; none where it has the agent alone.
+    /// The other hosts of this agent; `None` if there is only this one.
     pub(crate) hosts: Option<Arc<PeerHosts>>,
     pub(crate) scribe: JournalWriter,
     pub(crate) desk: ApprovalRegistry,
     pub(crate) rates: CallRateWindow,
-    /// What of tools' results was cut.
+    /// The omitted parts of tool results.
     pub(crate) cuts: Arc<TruncatedOutputs>,
-    /// Atlases, and whoever speaks CRA.
+    /// The Atlases and the CRA clients' runtime.
     pub(crate) carp: CarpRuntime,
-    /// The outcome of an effect could not be recorded: it is told unknown before the end, at the latest.
+    /// An effect's outcome could not be recorded. It is recorded as unknown at the end, at the latest.
     pub(crate) owes: AtomicBool,
-    /// Where tools start and relative paths begin; absolute.
+    /// The tools' working directory and the base of relative paths, absolute.
     pub(crate) workdir: PathBuf,
-    /// Which manifest it is: standing grants hold for it alone.
+    /// Identifies the manifest. Standing grants are valid for this manifest only.
     pub(crate) origin: String,
-    /// The folder where rules are suggested to the operator; none: they are not.
+    /// The folder for suggested rules; `None`: no suggestions are made.
     pub(crate) suggestions: Option<PathBuf>,
-    /// Audit records are being delivered where policies want them.
+    /// `true` while audit records can be delivered to the policies' destinations.
     pub(crate) audit_writable: Arc<AtomicBool>,
-    /// Who judges answers before they leave; `None`: answers leave unjudged.
+    /// The model that checks answers before they are sent; `None`: answers are not checked.
     pub(crate) claims: Option<Claims>,
     /// How much of a tool's result a model reads.
     pub(crate) shown: ResultExcerpt,
-    /// The zone in which messages' times are told; none: they are not told.
+    /// The time zone for the times of messages; `None`: the model sees no times.
     pub(crate) timezone: Option<jiff::tz::TimeZone>,
-    /// What is remembered.
+    /// The memory services.
     pub(crate) memories: Arc<MemoryServices>,
-    /// How much a plan step may take; none: skills do not plan, as in a record of an earlier version.
+    /// Limits for a plan step; `None`: skills do not plan, as in a record of an earlier version.
     pub(crate) planning: Option<PlanLimits>,
-    /// Composite calls that go on after a crash.
+    /// Composite calls that continue after a crash.
     pub(crate) interrupted: InterruptedComposites,
-    /// In a replay: the swarm's tools, and since when they were offered.
+    /// In a replay: the swarm's tools, and the time since when they were offered.
     pub(crate) taped: Option<BTreeMap<String, Timestamp>>,
 }
 
 impl CallGovernor {
-    /// The swarm's tools that a turn is offered.
+    /// Returns the swarm's tools that are offered in a turn.
     pub(crate) fn team_offers(&self, in_turn: bool, member: Option<&Member>) -> Vec<Arc<CatalogEntry>> {
         if !in_turn || self.manifest.swarm.is_none() {
             return Vec::new();
@@ -125,7 +125,7 @@ impl CallGovernor {
             .collect()
     }
 
-    /// Milliseconds until this question lapses.
+    /// Returns the milliseconds until this request expires.
     pub(crate) fn left_ms(&self, question: &ApprovalQuestion) -> u64 {
         let left_us = question.until_us.saturating_sub(self.clock().monotonic_us());
         left_us.div_ceil(1000)
@@ -135,7 +135,7 @@ impl CallGovernor {
         self.scribe.clock()
     }
 
-    /// What was spent today, as rules see it.
+    /// Returns today's spending in the form that rules use.
     pub(crate) fn usage(&self) -> UsageView {
         let (tokens_today, cost_today_microusd) = self.purses.today(self.scribe.now());
         UsageView {
@@ -144,7 +144,7 @@ impl CallGovernor {
         }
     }
 
-    /// What a turn may do at most.
+    /// Returns the limits of a turn.
     pub(crate) fn bounds(&self) -> Bounds {
         let budgets = self.purses.budgets();
         Bounds {
@@ -153,7 +153,7 @@ impl CallGovernor {
         }
     }
 
-    /// Everything known of a tool; what was not told in this run is told to the record.
+    /// Returns the tool's full description. If this run has not recorded it yet, records it.
     pub(crate) async fn described(&self, entry: &CatalogEntry) -> Result<Arc<DescribedTool>, CallError> {
         let scanner = || self.screens.scanner().without_shapes();
         let described = entry.described(&*self.runner, scanner).await?;
@@ -175,7 +175,7 @@ impl CallGovernor {
         Ok(described)
     }
 
-    /// Why the rules decide as they do, for people.
+    /// Explains for people why the rules decide as they do.
     pub(crate) async fn explain(&self, tool: &str, arguments: &Map<String, Value>) -> Vec<String> {
         let Some(entry) = self.catalog.get(tool) else {
             return Vec::new();
@@ -224,7 +224,7 @@ impl CallGovernor {
             .collect()
     }
 
-    /// A person's standing grant stands from here on.
+    /// Activates a person's standing grant.
     pub(crate) fn stands(&self, held: StandingGrant) {
         if let (GrantLifetime::Always, Some(dir)) = (held.lasting, &self.suggestions)
             && let Err(error) = suggest(dir, &held)

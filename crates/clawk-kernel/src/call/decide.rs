@@ -1,4 +1,4 @@
-//! The decision about a call: every layer judges it, and the strictest verdict holds (R12, R13).
+//! The decision on a call: every policy layer judges it, and the strictest verdict counts (R12, R13).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use crate::ports::InspectedCall;
 use crate::roles;
 use crate::skill;
 
-/// The verdict of all layers, and which of them refused first.
+/// The combined verdict of all layers, and the first layer that refused.
 #[derive(Debug)]
 pub(super) struct CombinedVerdict {
     verdict: Verdict,
@@ -28,7 +28,7 @@ pub(super) struct CombinedVerdict {
 }
 
 impl CombinedVerdict {
-    /// What the layers say together.
+    /// Returns the combined verdict.
     pub(super) const fn verdict(&self) -> &Verdict {
         &self.verdict
     }
@@ -41,10 +41,10 @@ impl CombinedVerdict {
         }
     }
 
-    /// The verdict, unless it is a refusal.
+    /// Returns the verdict unless it is a refusal.
     ///
     /// # Errors
-    /// -32011 with the rule and the layer; -32021 when a rule's limit is spent (R16a).
+    /// -32011 with the rule and the layer; -32021 if a rule's limit is used up (R16a).
     pub(super) fn permitted(self, tool: &str) -> Result<Verdict, CallError> {
         let Self { verdict, by } = self;
         match verdict.effect {
@@ -63,7 +63,7 @@ impl CombinedVerdict {
     }
 }
 
-/// A call, as the layers look at it.
+/// All that a policy decision examines.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PolicyInput<'a> {
     pub(super) calls: &'a CallGovernor,
@@ -71,12 +71,12 @@ pub(super) struct PolicyInput<'a> {
     pub(super) request: &'a Request,
     pub(super) tool: &'a CatalogEntry,
     pub(super) described: &'a DescribedTool,
-    /// What it acts through, for standing grants.
+    /// The programs and servers that the call uses, for standing grants.
     pub(super) basis: GrantBasis,
 }
 
 impl<'a> PolicyInput<'a> {
-    /// What the call acts through, if a standing grant for its tool has to be held against it.
+    /// Returns the programs and servers that the call uses, if a standing grant for its tool must be checked against them.
     pub(super) async fn basis(&self) -> GrantBasis {
         let calls = self.calls;
         if calls.desk.standing.of_tool(&self.request.tool).is_none() {
@@ -113,7 +113,7 @@ impl<'a> PolicyInput<'a> {
         }
     }
 
-    /// Other arguments could get another answer.
+    /// Returns whether other arguments could change the decision.
     pub(super) fn arguments_matter(&self) -> bool {
         let places = self.caller.ceilings.iter().any(|ceiling| ceiling.judges_places());
         places
@@ -123,7 +123,7 @@ impl<'a> PolicyInput<'a> {
                 .arguments_matter(&self.subject(&self.request.arguments, None))
     }
 
-    /// Where the call's paths lead, if anything that decides looks at them.
+    /// Resolves the call's paths, if the decision depends on them.
     pub(super) async fn look(&self) -> Option<RealLocations> {
         let roots = self
             .calls
@@ -143,7 +143,7 @@ impl<'a> PolicyInput<'a> {
         Some(self.find(all).await)
     }
 
-    /// Where the call's paths lead.
+    /// Resolves the call's paths.
     pub(super) async fn find(&self, mut roots: BTreeMap<PathBuf, bool>) -> RealLocations {
         let Self {
             calls,
@@ -153,7 +153,7 @@ impl<'a> PolicyInput<'a> {
         } = *self;
         let workdir = &calls.workdir;
         roots.entry(workdir.clone()).or_default();
-        // A grant's folder is the place itself.
+        // A grant's folder is already a resolved path.
         let then = |root: &PathBuf| {
             (
                 root.clone(),
@@ -202,7 +202,7 @@ impl<'a> PolicyInput<'a> {
         let subject = self.subject(arguments, places);
         let named = [tool.spec.policy_ref.as_deref(), request.policy.as_deref()];
         let mut named: Vec<&str> = named.into_iter().flatten().collect();
-        // What only reads what was let through before is bound by no plan.
+        // A tool that only reads results passed before is not restricted by any plan.
         if !tool.reads_output && tool.joins.is_none() {
             named.extend(caller.ceilings.iter().filter_map(skill::SkillCeiling::policy));
         }
@@ -214,21 +214,22 @@ impl<'a> PolicyInput<'a> {
             verdict: Verdict::allow(),
             by: DeniedBy::Autonomy,
         };
-        // What the manifest says, by the same code that explains it; the role stands behind the autonomy (R12).
+        // The manifest's layers use the same code that explains decisions. The role comes after the autonomy level (R12).
         for (layer, verdict) in layers.words(&calls.engine, &subject) {
             judged = match layer {
                 PolicyLayer::Autonomy(_) => {
                     CombinedVerdict { verdict, ..judged }.and(DeniedBy::Role, roles::verdict(caller.role))
                 }
-                // What it reads was let through to this conversation before; a rule that names it denies it all the same.
+                // The result was already shown to this conversation. A rule that names this tool can still deny the call.
                 PolicyLayer::Rules if tool.reads_output => {
                     let verdict = calls.engine.denies_call_by_name(&subject);
                     judged.and(DeniedBy::Policy, verdict.unwrap_or_else(Verdict::allow))
                 }
-                // To read a skill's instructions does nothing: what a rule says of it holds, and silence is no refusal.
+                // Reading a skill's instructions has no effect: a rule's decision counts, but without a matching rule the call is
+                // not refused.
                 PolicyLayer::Rules if tool.joins.is_some() && verdict.rule_id.is_none() => judged,
-                // A rule that refuses the declared tool, or the action, by its name refuses all that it stands for: this very call, by
-                // its own arguments and context.
+                // A rule that refuses the declared tool or the action by name refuses every tool that it represents, with this
+                // call's own arguments and context.
                 PolicyLayer::Rules => {
                     let declared = tool.from.as_deref();
                     let action = Some(request.tool.as_str()).filter(|action| *action != &*tool.name);
@@ -267,7 +268,7 @@ impl<'a> PolicyInput<'a> {
         self.spared(judged, parameters, arguments, places)
     }
 
-    /// What spares people is a standing grant that a person gave, never a rule (R13).
+    /// Only a person's standing grant removes the need for an approval, never a rule (R13).
     fn spared(
         &self,
         mut judged: CombinedVerdict,
@@ -326,12 +327,13 @@ impl<'a> PolicyInput<'a> {
         CallPaths::of(arguments, Some(schema), &self.calls.workdir, Some(places))
     }
 
-    /// Where the call's paths lead, if that is elsewhere than they say: a grant for exactly this call is bound to it.
+    /// Returns the digest of the resolved paths if they differ from the paths as written. A grant for exactly this call is bound to
+    /// it.
     pub(super) fn led(&self, places: &RealLocations) -> Option<Digest> {
         led(&self.paths(places))
     }
 
-    /// What the call leaves out: every root of a rule is judged as if the call had named it.
+    /// Returns the paths that the call must not touch. Every root folder of a rule is judged as if the call named it.
     pub(super) fn apart(&self, places: &RealLocations, verdict: &Verdict) -> ExcludedPaths {
         let roots = self
             .calls
@@ -349,7 +351,7 @@ impl<'a> PolicyInput<'a> {
             let stricter = match word.effect {
                 Effect::Allow | Effect::AuditOnly => false,
                 Effect::Deny => true,
-                // The question about the call was about this, too.
+                // The approval of the call also covers this path.
                 Effect::Ask(_) => (&word.policy, &word.rule_id) != (&verdict.policy, &verdict.rule_id),
             };
             let forms = [root, &place.then, &place.now];
@@ -365,10 +367,10 @@ impl<'a> PolicyInput<'a> {
     }
 }
 
-/// Sources that a refusal or a question names.
+/// Largest number of sources that a refusal or an approval request names.
 const MAX_SOURCES: usize = 3;
 
-/// A rule that looked at what the context was made of says of what, and which value it minds.
+/// Adds the reason to a verdict of a rule about untrusted text: the sources of the text, and the value concerned.
 fn because(verdict: Verdict, value: Option<String>, taint: &[String]) -> Verdict {
     let reason = verdict
         .reason
@@ -398,7 +400,7 @@ fn needs_approval(skill: &Skill) -> bool {
         .is_some_and(|permissions| permissions.approval_required)
 }
 
-/// The refusal of a verdict.
+/// Returns the error for a refusing verdict.
 pub(super) fn denied(tool: &str, verdict: &Verdict, by: DeniedBy) -> CallError {
     CallError::Denied {
         tool: tool.chars().take(64).collect(),

@@ -1,4 +1,4 @@
-//! The events of what a call reached: `ckp.egress.*`, written with its outcome.
+//! The `ckp.egress.*` events about a call's network connections, written with its outcome.
 
 use clawk_events::payload::{EgressConnected, EgressRefused, EgressSummed};
 

@@ -1,5 +1,5 @@
-//! What would become of a call that a plan foretells. Nothing is asked, set aside or recorded, and nothing may run by it: a call that
-//! follows the plan takes the whole path.
+//! Predicts what will become of a planned call. It asks nobody, reserves nothing and records nothing, and nothing can run because
+//! of it. The real call still takes the whole path.
 
 use clawk_policy::Effect;
 use clawk_proto::RequestId;
@@ -12,10 +12,11 @@ use crate::error::{CallError, DeniedBy};
 use crate::event::{canonical, digest};
 use crate::skill::SkillCeiling;
 
-/// Whether a person will be asked. Of a step without arguments only what no arguments can change is said.
+/// Returns whether a person will be asked. For a step without arguments, the prediction uses only rules that do not depend on
+/// arguments.
 ///
 /// # Errors
-/// What refuses it.
+/// The reason why the call will be refused.
 pub(crate) async fn foretell(
     calls: &CallGovernor,
     caller: &CallerContext,

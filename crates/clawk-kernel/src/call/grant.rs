@@ -1,5 +1,5 @@
-//! The exact grant: everything that an approval is bound to, as it was when the question was made. Any of it changed
-//! before the permit is made voids the approval.
+//! The exact grant: all preconditions of an approval, as they were when the request was made. If one of them changes before the
+//! permit is made, the approval is void.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,16 +18,17 @@ use crate::ports::InspectedCall;
 use crate::time;
 use crate::witness::{self, ExactGrant, FileMark, GrantPrecondition};
 
-/// Files that one question may bind; a call that names more is refused rather than bound in part.
+/// Largest number of files that one request may be bound to. A call that names more is refused; it is never bound to only some of
+/// them.
 const MAX_FILES: usize = 128;
 
-/// What a standing grant is bound to beside the call: the manifest it was given in, and what the call acts through (programs,
-/// scripts, servers, endpoints).
+/// Returns the digest of a standing grant's further preconditions: the manifest, and the programs, scripts, servers and endpoints
+/// that the call uses.
 pub(super) fn basis(origin: &str, stands_on: &[GrantPrecondition]) -> Digest {
     digest(&canonical(&(origin, witness::lasting(stands_on))))
 }
 
-/// Looks at everything that the call would act on.
+/// Records the state of everything that the call would act on.
 ///
 /// # Errors
 /// The call names too many files.
@@ -84,7 +85,7 @@ pub(super) async fn take(
     Ok(ExactGrant { facts, marks, basis })
 }
 
-/// Over the whole plan: level, capabilities, limits.
+/// Returns the digest of the whole plan: level, capabilities, limits.
 pub(crate) fn plan_digest(tool: &CatalogEntry) -> Digest {
     digest_of_plan(&tool.plan)
 }
@@ -95,7 +96,8 @@ fn digest_of_plan(plan: &Plan) -> Digest {
     digest(format!("{plan:?}").as_bytes())
 }
 
-/// The files that arguments name, absolute; relative ones from the call's own working directory, where it has one.
+/// Returns the absolute paths of the files that the arguments name. Relative paths start at the call's own working directory, if it
+/// has one.
 pub(crate) fn files(arguments: &Map<String, Value>, schema: &Value, workdir: &Path) -> Vec<PathBuf> {
     let found = named(arguments, Some(schema));
     let mut bases: Vec<PathBuf> = found
@@ -114,7 +116,7 @@ pub(crate) fn files(arguments: &Map<String, Value>, schema: &Value, workdir: &Pa
     all
 }
 
-/// The folder that all files lie in that a call names, by where they really are: no link is on the way to it.
+/// Returns the resolved folder that contains all files of a call. No symbolic link is on the way to it.
 pub(super) fn folder(arguments: &Map<String, Value>, schema: &Value, workdir: &Path) -> Option<PathBuf> {
     let named = files(arguments, schema, workdir);
     let mut parents = named
@@ -125,7 +127,7 @@ pub(super) fn folder(arguments: &Map<String, Value>, schema: &Value, workdir: &P
     (same && first != Path::new("/")).then_some(first)
 }
 
-/// The files that a call works on, without its working directory; as they are written, so that two names of one file are two.
+/// Returns the files that a call uses, without its working directory. Paths stay as written, so two names of one file count as two.
 pub(super) fn works_on(arguments: &Map<String, Value>, schema: &Value, workdir: &Path) -> Vec<PathBuf> {
     let found = named(arguments, Some(schema));
     let base = found
@@ -139,22 +141,22 @@ pub(super) fn works_on(arguments: &Map<String, Value>, schema: &Value, workdir: 
         .collect()
 }
 
-/// `file:` URIs name files, too.
+/// Returns the path of a `file:` URI, or the text itself.
 fn plain(text: &str) -> &str {
     text.strip_prefix("file://").unwrap_or(text)
 }
 
-/// Permission to go on, and what it is bound to.
+/// The authorization to continue, and its preconditions.
 #[derive(Debug)]
 pub(super) struct CallAuthorization {
     pub(super) by: super::CallApprover,
     pub(super) marks: Arc<[FileMark]>,
-    /// All of it, where a person gave it.
+    /// The preconditions, if a person gave the authorization.
     pub(super) grant: Option<ExactGrant>,
 }
 
 impl CallAuthorization {
-    /// Without a person.
+    /// Makes an authorization without a person.
     pub(super) fn policy() -> Self {
         Self {
             by: super::CallApprover::Policy,
@@ -163,7 +165,7 @@ impl CallAuthorization {
         }
     }
 
-    /// By a person, for exactly this.
+    /// Makes a person's authorization for exactly this call.
     pub(super) fn bound(by: super::CallApprover, grant: ExactGrant) -> Self {
         Self {
             by,

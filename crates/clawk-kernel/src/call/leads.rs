@@ -1,15 +1,15 @@
-//! The real places of a call's paths, for the text of a question: links and `..` are followed.
+//! Resolves a call's paths for the text of an approval request: symbolic links and `..` are followed.
 
 use std::path::{Path, PathBuf};
 
 use crate::sheet::PreviewLine;
 
-/// Paths of one call that are looked at; a grant binds no more.
+/// Largest number of a call's paths that are resolved. A grant binds no more.
 const MAX_PATHS: usize = 128;
-/// Links without a target that are followed.
+/// Largest number of links without a target that are followed.
 const MAX_LINKS: usize = 40;
 
-/// A line for each of `named` (absolute) that is not the place that its words say. Blocking.
+/// Returns a line for each absolute path in `named` whose resolved path differs. Blocking.
 pub(super) fn lines(workdir: &Path, named: &[PathBuf]) -> Vec<PreviewLine> {
     let base = real(workdir, MAX_LINKS).unwrap_or_else(|| workdir.to_path_buf());
     let said = |path: &Path| match path.strip_prefix(workdir) {
@@ -33,13 +33,13 @@ pub(super) fn lines(workdir: &Path, named: &[PathBuf]) -> Vec<PreviewLine> {
     lines
 }
 
-/// The place behind all links, whether something is there or not.
+/// Returns the path behind all links, even if nothing exists there.
 fn real(path: &Path, links: usize) -> Option<PathBuf> {
     if let Ok(place) = path.canonicalize() {
         return Some(place);
     }
     let parent = path.parent()?;
-    // What is behind `..` of a place that is not there can't be told.
+    // The parent of a missing path is unknown, so `..` after it can't be resolved.
     let name = path.file_name()?;
     match std::fs::read_link(path) {
         Ok(target) => real(&parent.join(target), links.checked_sub(1)?),

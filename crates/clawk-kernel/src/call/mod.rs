@@ -1,9 +1,9 @@
-//! The one path of a tool call: every effect, from whichever door it came, goes through `call` (promise 1).
+//! The call path: every effect, from every entry point, goes through `call` (promise 1).
 //!
-//! Read `path` downward: it is R12's order. Nothing can run without a [`Permit`], and only this
-//! module makes one, after the decision is in the journal (promise 2).
+//! Read `path` from top to bottom: it follows R12's order. Nothing can run without a [`Permit`], and only this module makes one,
+//! after the decision is in the journal (promise 2).
 //!
-//! Long because a call has one path, and it is read downward.
+//! Long because a call has one path, and it is read from top to bottom.
 
 mod answers;
 mod approval;
@@ -84,81 +84,81 @@ use crate::stop;
 use crate::team::SwarmToolCaller;
 use crate::watch::NoticeSender;
 
-/// How long the answer of a call that another host has begun is waited for.
+/// Time limit for the answer of a call that another host has begun.
 const ELSEWHERE: std::time::Duration = std::time::Duration::from_secs(900);
-/// How often it is looked for.
+/// Interval at which that answer is looked for.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(100);
 
-/// A call as asked for, from any door.
+/// A requested call, from any entry point.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) tool: String,
     pub(crate) arguments: Map<String, Value>,
     pub(crate) request_id: RequestId,
-    /// `context.identity`: who the caller says it is; recorded, never trusted.
+    /// `context.identity`: the identity that the caller claims. It is recorded, but never trusted.
     pub(crate) identity: String,
-    /// `context.sandbox` and `context.policy`: may only narrow (R15).
+    /// `context.sandbox` and `context.policy`. They can only narrow the call's rights (R15).
     pub(crate) sandbox: Option<String>,
     pub(crate) policy: Option<String>,
-    /// The CARP resolution that it is made under, where the caller has one.
+    /// The CARP resolution under which the caller makes the call, if there is one.
     pub(crate) under: Option<carp::ResolutionContext>,
-    /// JSON Pointers of arguments that the model wrote in another way than the schema wants; they were converted before anything looked.
+    /// JSON Pointers of arguments that were converted to the types in the schema, before any check.
     pub(crate) converted: Vec<String>,
 }
 
-/// On whose behalf, and where it is recorded.
+/// The caller, and the chain in which the call is recorded.
 #[derive(Debug, Clone)]
 pub(crate) struct CallerContext {
     pub(crate) thread: Thread,
-    /// `rpc`, `cli`, `peer` …
+    /// The entry point: `rpc`, `cli`, `peer` …
     pub(crate) door: &'static str,
-    /// The turn that the call belongs to, if any.
+    /// The turn that made the call, if any.
     pub(crate) turn: Option<Uuid>,
     /// The model's id of the call.
     pub(crate) call_id: Option<String>,
-    /// Permissions of the skills that run.
+    /// Permission limits of the active skills.
     pub(crate) ceilings: Vec<SkillCeiling>,
-    /// How many composite tools are above.
+    /// Nesting depth of composite tools.
     pub(crate) depth: u8,
-    /// What the sender may do (CKP §5.3).
+    /// The sender's role (CKP §5.3).
     pub(crate) role: Role,
     pub(crate) notices: NoticeSender,
-    /// A question is not waited for here: the caller is told that it stands (CRA).
+    /// The call does not wait for an approval. The caller is told that the request is open (CRA).
     pub(crate) pends: bool,
-    /// What pays for the call.
+    /// The budget that pays for the call.
     pub(crate) purse: BudgetAccount,
-    /// What asks, and what that was made of.
+    /// The context of the call, with its provenance.
     pub(crate) context: Arc<Context>,
-    /// Whose turn it belongs to, where that is a member of the swarm at its task.
+    /// The swarm member whose turn this is, if the turn works on a swarm task.
     pub(crate) member: Option<Arc<Member>>,
-    /// Its rank among calls of one answer that run at the same time.
+    /// The call's position among concurrent calls of one answer.
     pub(crate) rank: CallOrder,
 }
 
-/// The context that asks for a call.
+/// The context in which a call is made.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Context {
-    /// Origins of text in it that is not its user's own word (R46).
+    /// Sources of text in it that is not its user's own (R46).
     pub(crate) taint: Vec<String>,
-    /// The texts in which values of arguments are looked up (R51); empty where no rule asks.
+    /// The texts in which argument values are looked up (R51); empty if no rule needs them.
     pub(crate) values: ValueSources,
-    /// Whose message it answers; none: a client asks for the call itself.
+    /// The origin of the answered message; `None`: a client makes the call itself.
     pub(crate) origin: Option<Origin>,
-    /// Who asks: the author of the message, or the client that asks for the call itself. `None`: this program does.
+    /// The requester: the author of the message, or the client that makes the call itself. `None`: clawk itself.
     pub(crate) requester: Option<TextAuthor>,
-    /// Untrusted files that its calls could read.
+    /// Collects the untrusted files that its calls could read.
     pub(crate) read: ProvenanceCollector,
 }
 
 impl Context {
-    /// The origins of what is made in this context, for whoever uses it later: those of its text, and whose message it answers where
-    /// that is somebody below admin.
+    /// Returns the provenance of everything made in this context: the sources of its text, and the message's sender if they are
+    /// below admin.
     pub(crate) fn sources(&self) -> BTreeSet<String> {
         let own = self.requester.as_ref().and_then(TextAuthor::own_origin);
         self.taint.iter().cloned().chain(own).collect()
     }
 
-    /// The context of a call that a client asks for itself, by the door of its session.
+    /// Returns the context of a call that a client makes itself, by its session's entry point.
     pub(crate) fn of_session(calls: &CallGovernor, session: SessionId) -> Self {
         let state = calls.table.get(session);
         let requester = state.map_or_else(TextAuthor::unknown, |state| {
@@ -172,17 +172,17 @@ impl Context {
 }
 
 impl CallerContext {
-    /// How much may be done without a person: the stricter of the Claw's word and the member's.
+    /// Returns the autonomy level: the stricter of the Claw's and the member's.
     pub(crate) fn autonomy(&self, calls: &CallGovernor) -> AutonomyLevel {
         let claw = calls.manifest.identity.autonomy;
         self.member.as_ref().map_or(claw, |member| member.autonomy(claw))
     }
 }
 
-/// Runs one call, governed. Boxed because composite tools come back here.
+/// Runs one governed call. Boxed because composite tools call it recursively.
 ///
 /// # Errors
-/// The call did not run, or was cut short (R20); whatever the outcome, it is in the journal when this returns.
+/// The call did not run, or was interrupted (R20). Every outcome is in the journal when this returns.
 pub(crate) fn call<'a>(
     calls: &'a CallGovernor,
     caller: &'a CallerContext,
@@ -190,10 +190,10 @@ pub(crate) fn call<'a>(
     cancel: &'a CancellationToken,
 ) -> BoxFuture<'a, Result<ToolCallResult, CallError>> {
     screen::names(calls, &mut request);
-    // Seated before the first await: an answer sent right behind the call finds it (R18).
+    // Registered before the first await, so that an answer sent immediately after the call finds it (R18).
     let seat = calls.desk.sit(&request.request_id);
     Box::pin(async move {
-        // A turn that runs may finish its calls while the agent drains; nothing new begins then.
+        // A running turn may finish its calls while the agent drains, but nothing new begins.
         let working = if caller.turn.is_some() {
             calls.life.join()
         } else {
@@ -202,7 +202,7 @@ pub(crate) fn call<'a>(
                 .enter()
                 .map_err(|state| CallError::NotReady { state })?
         };
-        // The last event known by which another host says that it did not run this call.
+        // The last known event in which another host records that it did not run this call.
         let mut passed = 0;
         let outcome = loop {
             match here(calls, caller, &request, &seat, cancel).await {
@@ -222,13 +222,13 @@ pub(crate) fn call<'a>(
 
 /// Where a call began.
 enum CallStart {
-    /// On this host, or nowhere: its answer.
+    /// On this host, or on none. Holds its answer.
     Here(Result<ToolCallResult, CallError>),
-    /// On another host, under this key and with the same words.
+    /// On another host, with this key and the same request digest.
     Elsewhere((AnswerKey, clawk_proto::Digest)),
 }
 
-/// From the claim to the answer, unless another host has begun the same call.
+/// Runs the call from the claim to the answer, unless another host has begun the same call.
 async fn here(
     calls: &CallGovernor,
     caller: &CallerContext,
@@ -254,7 +254,7 @@ async fn here(
         ) => return reused(),
         Err(error) => return CallStart::Here(Err(error.into())),
     };
-    // An open question belongs to the request that asked it (R19).
+    // An open approval request belongs to the call that made it (R19).
     let asked = calls.desk.open_request(&request.request_id);
     if asked.is_some_and(|asked| asked != record.request_hash) {
         return reused();
@@ -272,7 +272,7 @@ async fn here(
         member.note_call(error, record.has_side_effects());
     }
     record.tell(&outcome, started_us).await;
-    // What the journal refused before anything ran may be asked again; everything else has had its answer.
+    // A call that the journal refused before anything ran may be repeated. Any other call has had its answer.
     let pending = matches!(
         outcome,
         Err(CallError::Journal(_) | CallError::ApprovalPending { .. })
@@ -287,17 +287,17 @@ async fn here(
     CallStart::Here(outcome)
 }
 
-/// What came of a call that another host has begun.
+/// The result of a call that another host began.
 enum RemoteCallOutcome {
     Answer(Result<ToolCallResult, CallError>),
-    /// That host's agent ended before the call ran, by the event of this row.
+    /// That host's agent ended before the call ran, by the event in this row.
     NotRun {
         row: u64,
     },
 }
 
-/// Another host has begun the same call: its answer is this one's. A host that is lost has its calls told unknown by who takes over.
-/// What an event up to row `passed` says was before that host began.
+/// Waits for the answer of the same call on another host, which is also this call's answer. If that host is lost, the host that
+/// takes over records its calls as `unknown`. Events up to row `passed` are older than that host's attempt.
 async fn elsewhere(
     calls: &CallGovernor,
     (key, request_hash): (AnswerKey, clawk_proto::Digest),
@@ -328,7 +328,7 @@ async fn elsewhere(
     }
 }
 
-/// From the question to the outcome, in R12's order.
+/// Runs the path from the checks to the outcome, in R12's order.
 async fn path(
     calls: &CallGovernor,
     caller: &CallerContext,
@@ -380,7 +380,7 @@ async fn path(
     let leave = match verdict.effect {
         Effect::Ask(_) if caller.pends => asking.pend(record).await?,
         Effect::Ask(_) => {
-            // While a person thinks, others may have what was set aside.
+            // While a person decides, others may use the reserved budget.
             record.let_go();
             let leave = asking.ask(record).await?;
             record.hold(spend::reserve(calls, caller, request, tool, described)?);
@@ -407,7 +407,7 @@ async fn path(
     })
 }
 
-/// A composite call that a stop cut off has a checkpoint: it goes on with the turn that asked for it, after the next start.
+/// Leaves a composite call open that a stop interrupted and that has a checkpoint. It continues with its turn after the next start.
 fn left_open(
     at: &ApprovalRequest<'_>,
     outcome: Result<RunOutcome, CallError>,
@@ -419,7 +419,7 @@ fn left_open(
     outcome
 }
 
-/// The gate before a call, if what it names is an action.
+/// Runs the Atlases' gate before a call, if the call names an action.
 async fn gate(
     calls: &CallGovernor,
     caller: &CallerContext,
@@ -434,7 +434,8 @@ async fn gate(
     .await
 }
 
-/// The verdict of all layers, the Atlases' among them, unless it is a refusal; and whether the Atlases ask a person.
+/// Returns the combined verdict of all layers, including the Atlases, unless it is a refusal; and whether the Atlases require an
+/// approval.
 async fn judge(
     case: PolicyInput<'_>,
     gate: Option<&AtlasGate>,
@@ -457,7 +458,7 @@ async fn judge(
     if let Some(places) = &places {
         record.apart = Arc::new(case.apart(places, judged.verdict()));
     }
-    // A person's grant is for where the call leads.
+    // A person's grant is bound to the call's resolved paths.
     if places.is_none() && matches!(judged.verdict().effect, Effect::Ask(_)) {
         places = Some(case.find(BTreeMap::new()).await);
     }
@@ -469,7 +470,7 @@ async fn judge(
     Ok((verdict, atlas.is_some_and(|atlas| atlas.asks)))
 }
 
-/// The tool; asks a server for its tools where the name may be one of them.
+/// Returns the tool. Asks a server for its tools if the name may be one of them.
 async fn tool_of(
     calls: &CallGovernor,
     caller: &CallerContext,
@@ -477,21 +478,21 @@ async fn tool_of(
     gate: Option<&AtlasGate>,
 ) -> Result<Arc<CatalogEntry>, CallError> {
     let name = gate.map_or(&request.tool, |gate| &gate.tool);
-    // What a rule refuses by its name is refused before anything is asked.
+    // A name that a rule always refuses is refused before a server is asked.
     if calls.engine.always_denies_by_name(&request.tool).is_none() {
         calls.catalog.prepare(name, &*calls.runner).await?;
     }
     resolve(calls, caller, request, gate)
 }
 
-/// The tool, and the narrowing names of the request (R15, R17).
+/// Returns the tool with the narrowing names of the request applied (R15, R17).
 fn resolve(
     calls: &CallGovernor,
     caller: &CallerContext,
     request: &Request,
     gate: Option<&AtlasGate>,
 ) -> Result<Arc<CatalogEntry>, CallError> {
-    // A rule that names an action denies it, whatever the tool that runs it is called.
+    // A rule that names an action denies it, whatever the name of the tool that runs it.
     if gate.is_some()
         && let Some(verdict) = calls.engine.always_denies_by_name(&request.tool)
     {
@@ -549,7 +550,7 @@ fn resolve(
     }
 }
 
-/// Under the brake from here on: an emergency stop refuses the call, or ends it wherever it is.
+/// Puts the call under the emergency stop: from here on a stop refuses or ends it.
 fn hold<'a>(
     calls: &'a CallGovernor,
     caller: &CallerContext,
@@ -563,7 +564,7 @@ fn hold<'a>(
         .map_err(|stop| stop::refused(&request.tool, &stop))
 }
 
-/// What must be audited does not run while its audit can't be written.
+/// Refuses a call that must be audited while its audit can't be written.
 fn check_audit(calls: &CallGovernor, request: &Request, verdict: &Verdict) -> Result<(), CallError> {
     let owed = verdict.audit || verdict.effect == Effect::AuditOnly;
     if owed && !calls.audit_writable.load(Ordering::Acquire) {
@@ -585,18 +586,18 @@ fn check_arguments(described: &DescribedTool, request: &Request) -> Result<(), C
     described.check(&request.tool, &Value::Object(request.arguments.clone()))
 }
 
-/// Who let a call pass.
+/// Who allowed a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CallApprover {
-    /// The layers, without a person.
+    /// The policy layers, without a person.
     Policy,
     /// A person.
     Person(String),
-    /// Nobody: the rule says that silence means yes (R16).
+    /// Nobody: the rule says that no answer means yes (R16).
     Silence,
 }
 
-/// Runs what was decided: a permit per attempt; again only where the tool or its action says that it is idempotent.
+/// Runs an authorized call, with one permit per attempt. It is repeated only if the tool or its action is declared idempotent.
 #[expect(
     clippy::too_many_lines,
     reason = "the end of the one path, read downward: to split it would hide the order"
@@ -618,14 +619,14 @@ async fn run(
     } = *at;
     let retry = tool.spec.retry.clone().filter(|_| idempotent);
     let attempts = retry.as_ref().map_or(1, |retry| retry.max_attempts.max(1));
-    // How the attempt before this one ended.
+    // The end of the previous attempt.
     let mut ended = None;
     loop {
         if cancel.is_cancelled() {
             return ended.unwrap_or_else(|| Err(not_begun(calls, caller, request)));
         }
         if let Some(member) = caller.member.as_ref().filter(|_| !described.read_only()) {
-            // It may wait for the bus for long: a stop ends the wait, and nothing has run.
+            // The call may wait long for the bus. A stop ends the wait, and nothing has run.
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => continue,
@@ -701,7 +702,7 @@ async fn run(
             tokio::select! {
                 biased;
                 () = tokio::time::sleep(std::time::Duration::from_millis(calls.clock().patience_ms(wait))) => {
-                    // What the first attempt was granted for must still be there for the next one.
+                    // The preconditions of the first attempt must still hold for the next one.
                     if at.stands(record, leave).await {
                         ended = Some(outcome);
                         continue;
@@ -714,8 +715,8 @@ async fn run(
     }
 }
 
-/// A stop came before the call began. Where the agent ends, a client's own call may be sent again; a turn goes on after the next start,
-/// and its model is told.
+/// Returns the error for a stop before the call began. If the agent ends, a client may send its own call again; a turn continues
+/// after the next start, and its model is told.
 fn not_begun(calls: &CallGovernor, caller: &CallerContext, request: &Request) -> CallError {
     if caller.turn.is_none() && calls.life.stop.is_cancelled() {
         let state = calls.life.state();

@@ -1,4 +1,4 @@
-//! A question whose caller does not wait (CRA): returns the answer if there is one, or says that the question is open.
+//! Approval requests whose caller does not wait (CRA): returns the answer if there is one, or says that the request is open.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::carp::{self, DeferredApproval};
 use crate::error::CallError;
 
 impl ApprovalRequest<'_> {
-    /// Finds the answer to exactly this call, or puts the question. As with every approval, what was there when it was
-    /// put must be there when it is used.
+    /// Finds the answer to exactly this call, or makes the request. As with every approval, the preconditions must hold when the
+    /// answer is used.
     ///
     /// # Errors
-    /// It waits, a person said no, or what the person was asked about has changed.
+    /// The request waits, a person said no, or a precondition has changed.
     pub(super) async fn pend(&self, record: &mut CallRecord<'_>) -> Result<CallAuthorization, CallError> {
         let tool = || self.request.tool.clone();
         let Some(under) = &self.request.under else {

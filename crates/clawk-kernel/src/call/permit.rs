@@ -1,4 +1,4 @@
-//! The permit: authority to run one call once, as a value.
+//! The permit: the right to run one call once, as a value.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::ports::{ConnectionCollector, ProvenanceCollector};
 use crate::taint;
 use crate::witness::FileMark;
 
-/// Authority to run one tool once, with exactly these arguments, in exactly this sandbox.
+/// The right to run one tool once, with exactly these arguments, in exactly this sandbox.
 ///
 /// INVARIANT: only the path in `call` makes one, after the decision is in the journal. It is no `Clone` and is
 /// consumed by the run, so what was approved is what runs, and it runs at most once.
@@ -43,95 +43,95 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// The tool's name.
+    /// Returns the tool's name.
     #[must_use]
     pub fn tool(&self) -> &str {
         &self.tool
     }
 
-    /// The arguments that were decided on.
+    /// Returns the arguments that were decided on.
     #[must_use]
     pub fn arguments(&self) -> &Map<String, Value> {
         &self.arguments
     }
 
-    /// SHA-256 of the arguments' canonical JSON.
+    /// Returns the SHA-256 of the arguments' canonical JSON.
     #[must_use]
     pub fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// The sandbox to run in.
+    /// Returns the sandbox plan of the run.
     #[must_use]
     pub fn plan(&self) -> &Arc<Plan> {
         &self.plan
     }
 
-    /// The agent's working directory.
+    /// Returns the agent's working directory.
     #[must_use]
     pub fn workdir(&self) -> &Path {
         &self.workdir
     }
 
-    /// The time limit of the run, in milliseconds.
+    /// Returns the time limit of the run, in milliseconds.
     #[must_use]
     pub fn timeout_ms(&self) -> u64 {
         self.timeout_ms
     }
 
-    /// The call's id.
+    /// Returns the call's id.
     #[must_use]
     pub fn request_id(&self) -> &RequestId {
         &self.request_id
     }
 
-    /// The files that the call names, as they were when a person was asked about it; empty when nobody was. A runner that
-    /// opens one of them must find the same beneath its own open, and do nothing otherwise.
+    /// Returns the files that the call names, with their state when a person was asked; empty if nobody was asked. A runner that
+    /// opens one of them must check the open file's state, and must do nothing if it differs.
     #[must_use]
     pub fn marks(&self) -> &[FileMark] {
         &self.marks
     }
 
-    /// What the call leaves out: the rules have a stricter word there than for the call. A tool that walks through folders
-    /// passes it by, and a runner that opens files itself opens none there.
+    /// Returns the paths that the call must not touch, because rules are stricter there than for the call itself. A tool that walks
+    /// through folders skips them, and a runner that opens files opens none there.
     #[must_use]
     pub fn apart(&self) -> &ExcludedPaths {
         &self.apart
     }
 
-    /// The place where the runner reports the connections that the call made.
+    /// Returns the collector to which the runner reports the call's connections.
     #[must_use]
     pub fn connections(&self) -> &ConnectionCollector {
         &self.connections
     }
 
-    /// The tool is declared to have no side effects (R13). Without such a word it is taken to have some.
+    /// Returns whether the tool is declared to have no side effects (R13). Without a declaration it counts as having some.
     #[must_use]
     pub fn read_only(&self) -> bool {
         self.read_only
     }
 
-    /// The origins of untrusted text in whatever the call writes: those of the context that asked for it, and the tool's own where it
-    /// brings text of the network or of another agent (R46).
+    /// Returns the sources of untrusted text in whatever the call writes: those of the context, and the tool itself if it returns
+    /// text of the network or of another agent (R46).
     #[must_use]
     pub fn made_from(&self) -> &[String] {
         &self.made_from
     }
 
-    /// The place where the runner reports the untrusted files that the call could read.
+    /// Returns the collector to which the runner reports the untrusted files that the call could read.
     #[must_use]
     pub fn sources(&self) -> &ProvenanceCollector {
         &self.sources
     }
 
-    /// The session it belongs to.
+    /// Returns the session of the call.
     #[must_use]
     pub fn session(&self) -> SessionId {
         self.session
     }
 }
 
-/// What the text that a call writes is made from (R46).
+/// Returns the provenance of the text that a call writes (R46).
 pub(super) fn made_from(
     caller: &CallerContext,
     tool: &CatalogEntry,

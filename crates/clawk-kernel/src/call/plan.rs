@@ -1,7 +1,7 @@
-//! One question for a plan: the calls of one model answer that need a person, shown together before the first of them runs.
+//! One approval request for a plan: the calls of one model answer that need a person, shown together before the first of them runs.
 //!
-//! Nothing here lets anything run. A step is a question like any other, with its own id, exact grant and expiry, put before its
-//! call comes; the call finds it where it would find one that an earlier run of the agent left open.
+//! Nothing here allows a call to run. A step is an ordinary approval request with its own id, exact grant and expiry, made before
+//! its call arrives. The call finds it like one that an earlier run of the agent left open.
 
 use std::path::PathBuf;
 
@@ -23,27 +23,27 @@ use crate::error::CallError;
 use crate::notice::{ApprovalPlanStep, ApprovalQuestion, Plan};
 use crate::witness::ExactGrant;
 
-/// Steps that one question may show; calls behind them are asked about in their own turn.
+/// Largest number of steps in one request. Further calls make their own requests.
 const MAX_STEPS: usize = 32;
 
-/// Longest reason shown for a step that will be refused.
+/// Longest reason shown for a step that will be refused, in characters.
 const MAX_REASON_CHARS: usize = 300;
 
 /// A call of the model's answer.
 #[derive(Debug)]
 pub(crate) struct PlannedCall {
-    /// From 1.
+    /// Number of the step, from 1.
     pub(crate) number: u32,
     pub(crate) caller: CallerContext,
     pub(crate) request: Request,
 }
 
-/// What will become of a call, as far as it can be told before those in front of it have run.
+/// The forecast for a call, as far as possible before the calls in front of it have run.
 enum CallForecast<'a> {
     Asks(Box<PlanStepQuestion<'a>>),
-    /// No person is asked.
+    /// It runs without an approval.
     Runs,
-    /// A person will be asked when its turn comes, and why not now.
+    /// A person will be asked later. Holds the reason why not now.
     Later(String),
 }
 
@@ -56,13 +56,13 @@ struct PlanStepQuestion<'a> {
     approval: Approval,
 }
 
-/// Files that earlier steps may change, and by which step.
+/// Files that earlier steps may change, with the step's number.
 type TouchedFiles = Vec<(u32, PathBuf)>;
 
-/// Puts the question, durably, if two calls or more need a person.
+/// Makes the request durably, if two calls or more need a person.
 ///
 /// # Errors
-/// The journal can't be written: nothing is asked.
+/// The journal can't be written. Then nobody is asked.
 pub(crate) async fn put(
     calls: &CallGovernor,
     wanted: &[PlannedCall],
@@ -80,7 +80,7 @@ pub(crate) async fn put(
                     "step {number}: `{tool}` is asked about in its turn: {why}"
                 ));
             }
-            // The path refuses it, and says so to the model; a person is not asked in vain.
+            // The path will refuse the call and tell the model. So the person is not asked.
             Err(error) => beside.push(refused(calls, wanted, &tool, &error)),
         }
     }
@@ -115,16 +115,16 @@ pub(crate) async fn put(
         steps.push(question);
         drafts.extend(record.into_drafts());
     }
-    // All of it or none: half a plan is on no record.
+    // Written completely or not at all, so that no half plan is recorded.
     calls.scribe.write(drafts).await?;
     calls.desk.reopen(open);
     Ok(Some(Plan { id, steps }))
 }
 
-/// The text beside a step that clawk does not ask about, because the step can't run.
+/// Returns the text beside a step that can't run, and for which nobody is asked.
 fn refused(calls: &CallGovernor, wanted: &PlannedCall, tool: &str, error: &CallError) -> String {
     let number = wanted.number;
-    // The reason may quote arguments; with a secret in them it stays with the call's own record.
+    // The reason may quote arguments. If they hold a secret, it is kept out of the request.
     if !screen::finds_nothing(calls, &wanted.request) {
         return format!("step {number}: `{tool}` will be refused");
     }
@@ -132,8 +132,8 @@ fn refused(calls: &CallGovernor, wanted: &PlannedCall, tool: &str, error: &CallE
     format!("step {number}: `{tool}` will be refused: {reason}")
 }
 
-/// What would end the call as things stand, whatever a person says: a stop, a purse that is used up, a full minute, the
-/// sandbox's static checks. Nothing is taken or set aside.
+/// Returns what would end the call now, whatever a person answers: a stop, a used-up budget, a full rate limit, the sandbox's
+/// static checks. Nothing is reserved.
 fn stands_against(
     calls: &CallGovernor,
     wanted: &PlannedCall,
@@ -154,7 +154,7 @@ fn stands_against(
     Ok(())
 }
 
-/// The checks of the path that change nothing, in its order.
+/// Runs the checks of the path that change nothing, in its order.
 ///
 /// # Errors
 /// The call will be refused.
@@ -195,7 +195,7 @@ async fn outlook<'a>(
     let Effect::Ask(approval) = verdict.effect else {
         return Ok(CallForecast::Runs);
     };
-    // What will happen could not be shown truly, and the grant would be void.
+    // The preview could be wrong, and the grant would be void.
     if let Some(why) = before {
         return Ok(CallForecast::Later(why));
     }

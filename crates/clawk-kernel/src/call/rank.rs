@@ -1,20 +1,20 @@
-//! The order among calls of one answer that run at the same time.
+//! The order among concurrent calls of one answer.
 
 use tokio_util::sync::CancellationToken;
 
 use crate::ports::RunError;
 
-/// A call's rank: its work is given out after that of the calls before it, however long each of them was decided on. The default is
-/// a single call, which does not wait for others.
+/// A call's position. Its work is handed out after that of the calls before it, however long their decisions took. The default is a
+/// single call, which waits for no other.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CallOrder {
-    /// Cancelled when the work of that call was given out, or the call has ended.
+    /// Cancelled when the previous call's work was handed out, or the call has ended.
     before: Vec<CancellationToken>,
     own: CancellationToken,
 }
 
 impl CallOrder {
-    /// The ranks of calls in order, without end.
+    /// Returns an endless sequence of positions.
     pub(crate) fn queue() -> impl Iterator<Item = Self> {
         let mut before = Vec::new();
         std::iter::from_fn(move || {
@@ -27,7 +27,7 @@ impl CallOrder {
         })
     }
 
-    /// Waits until all calls before this one have given out their work.
+    /// Waits until all calls before this one have handed out their work.
     ///
     /// # Errors
     /// The call was cancelled meanwhile.
@@ -42,7 +42,7 @@ impl CallOrder {
         Ok(())
     }
 
-    /// This call's work was given out, or the call has ended.
+    /// Marks this call's work as handed out, or the call as ended.
     pub(crate) fn done(&self) {
         self.own.cancel();
     }

@@ -1,17 +1,17 @@
-//! The hosts that a call of an external tool will reach, as far as its arguments name them.
+//! Checks the hosts that a call of an external tool will reach, as far as its arguments name them.
 //!
-//! A built-in checks its own hosts. An MCP server or a command can't be asked beforehand; but where a tool reaches the
-//! network and its schema calls an argument a `uri`, the sandbox's network rules apply to that argument before anything
-//! runs (-32010). Reading only: what the process then does meets the sandbox's walls.
+//! A built-in checks its own hosts. An MCP server or a command can't be asked beforehand. If a tool uses the network and its schema
+//! declares an argument as a `uri`, the sandbox's network rules are applied to that argument before anything runs (-32010). The
+//! sandbox itself controls what the process then does.
 
 use clawk_plan::preflight::Request;
 use clawk_plan::{Plan, SandboxRefusal};
 use serde_json::{Map, Value};
 
-/// `format`s of JSON Schema that name a place on the network.
+/// JSON Schema `format`s of network addresses.
 const FORMATS: [&str; 4] = ["uri", "url", "iri", "uri-reference"];
 
-/// Checks every argument that is a URL, by the schema's word, against the plan's network rules.
+/// Checks every argument that the schema declares as a URL against the plan's network rules.
 ///
 /// # Errors
 /// The plan refuses a host.
@@ -43,7 +43,8 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Host and port of a URL with an authority. What another parser might read differently is a host that no rule knows.
+/// Returns host and port of a URL with an authority. If other parsers might read it differently, returns a host that no rule
+/// allows.
 fn place(url: &str) -> Option<(String, u16)> {
     let (scheme, rest) = url.split_once(':')?;
     let known = match scheme.to_ascii_lowercase().as_str() {
@@ -67,7 +68,7 @@ fn place(url: &str) -> Option<(String, u16)> {
     };
     match port {
         None | Some("") => Some((host.to_owned(), known)),
-        // silent-ok: a port that is no number belongs to a place that no rule knows
+        // silent-ok: a port that is not a number belongs to an address that no rule allows
         Some(port) => Some(
             port.parse()
                 .map_or_else(|_| (place.to_owned(), 0), |port| (host.to_owned(), port)),

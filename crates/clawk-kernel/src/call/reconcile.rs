@@ -1,7 +1,7 @@
-//! Finding out what became of effects whose outcome is unknown (promise 4): by the check that `clawk.toml` gives their tool,
-//! by the same request again under its idempotency key, or by a person. Nothing unknown is run again in any other way.
+//! Reconciliation of effects with an unknown outcome (promise 4): by the check that `clawk.toml` configures for the tool, by
+//! repeating the request under its idempotency key, or by a person. An unknown effect is never repeated in another way.
 //!
-//! It lies inside `call`, since what finds out acts, too: it runs by a permit, after its decision is in the journal.
+//! The module is part of `call`, because a check also has effects: it runs with a permit, after its decision is in the journal.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ use crate::event::Thread;
 use crate::ports::{OpenEffect, ReconcileMethod};
 use crate::watch::NoticeSender;
 
-/// How long a check may take, milliseconds.
+/// Time limit for a check, in milliseconds.
 const CHECK_MS: u64 = 30_000;
 
-/// Goes through everything that is unknown, once; what stays unknown waits for a person.
+/// Tries to reconcile every unknown effect once. Those that stay unknown wait for a person.
 pub(crate) async fn reconcile(calls: &Arc<CallGovernor>) {
     let open = match calls.scribe.journal().open_effects().await {
         Ok(open) => open,
@@ -61,7 +61,7 @@ pub(crate) async fn reconcile(calls: &Arc<CallGovernor>) {
     }
 }
 
-/// `None`: it is still not known.
+/// Returns the outcome; `None`: it is still unknown.
 async fn find_out(
     calls: &CallGovernor,
     effect: &OpenEffect,
@@ -74,7 +74,7 @@ async fn find_out(
         return Ok(None);
     };
     let content = calls.scribe.journal().content(effect.parameters).await?;
-    // Erased arguments can't be asked about.
+    // Without its arguments, which were erased, a call can't be checked.
     let Some(arguments) = content.and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&bytes).ok())
     else {
         return Ok(None);
@@ -113,7 +113,7 @@ async fn find_out(
     }
 }
 
-/// What a check is given.
+/// Returns the arguments of a check.
 fn facts(effect: &OpenEffect, arguments: Map<String, Value>) -> Map<String, Value> {
     let facts = json!({"request_id": effect.request_id, "tool": effect.tool, "arguments": arguments});
     match facts {
@@ -122,7 +122,7 @@ fn facts(effect: &OpenEffect, arguments: Map<String, Value>) -> Map<String, Valu
     }
 }
 
-/// The check's answer: `done`, `not-done`, or that it does not know.
+/// Parses the check's answer: `done`, `not-done`, or unknown.
 fn said(answer: &ToolCallResult) -> Option<EffectSettlement> {
     if answer.is_error {
         return None;
@@ -138,7 +138,7 @@ fn said(answer: &ToolCallResult) -> Option<EffectSettlement> {
     EffectSettlement::parse(word.as_deref()?)
 }
 
-/// The check of `clawk.toml`: decided by the operator who wrote it, recorded, run by a permit.
+/// Runs the check of `clawk.toml`. The operator who wrote it decided it; it is recorded and runs with a permit.
 async fn check(
     calls: &CallGovernor,
     caller: &CallerContext,
@@ -176,7 +176,7 @@ async fn check(
     record.close(outcome, started_us).await
 }
 
-/// A declared tool as the check: a call like any other, and only one without side effects.
+/// Runs a declared tool as the check. It is an ordinary call, and the tool must have no side effects.
 async fn by_tool(
     calls: &CallGovernor,
     caller: &CallerContext,
@@ -210,7 +210,7 @@ fn request(calls: &CallGovernor, tool: String, arguments: Map<String, Value>) ->
     }
 }
 
-/// The same request, with the same id as its key, down the whole path: today's rules hold, and a rule that asks, asks.
+/// Sends the same request with the same id as its key through the whole path. Today's rules apply, so it may need an approval.
 async fn again(
     calls: &CallGovernor,
     caller: &CallerContext,
@@ -227,6 +227,6 @@ async fn again(
     let mut record = CallRecord::new(calls, caller, &request);
     let outcome = path(calls, caller, &request, &seat, &mut record, cancel).await;
     let answer = record.close(outcome, started_us).await?;
-    // The other side knows the key: what it says of the request is so. That it failed now says nothing of before.
+    // The other side knows the key, so its answer about the request is valid. A failure now says nothing about the earlier attempt.
     Ok((!answer.is_error).then_some((SettlementMethod::SameKey, EffectSettlement::Done)))
 }

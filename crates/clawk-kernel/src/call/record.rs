@@ -1,4 +1,4 @@
-//! The record of one call: which events the journal gets, and when.
+//! The record of one call: its journal events and their times.
 //!
 //! Long because every event of a call is made here, and nowhere else.
 
@@ -47,60 +47,60 @@ use crate::taint;
 use crate::witness::ExactGrant;
 use words::{error_code, failure_code};
 
-/// Bytes of a result shown to a surface.
+/// Largest part of a result that clients are shown, in bytes.
 const SUMMARY_BYTES: usize = 400;
 
-/// Collects a call's events and makes them durable at the right moments.
+/// Collects a call's events and makes them durable at the right times.
 pub(super) struct CallRecord<'a> {
     calls: &'a CallGovernor,
     caller: &'a CallerContext,
     request: &'a Request,
     thread: Thread,
-    /// Over the arguments.
+    /// Digest of the arguments.
     pub(super) parameters: Digest,
-    /// Over the tool, the arguments and the narrowing names: what "the same request" means (R19).
+    /// Digest of the tool, the arguments and the narrowing names. It defines "the same request" (R19).
     pub(super) request_hash: Digest,
     pub(super) attempts: u32,
     waiting: Vec<Draft>,
     pure: bool,
     side_effects: bool,
-    /// The least stop that it does not run under.
+    /// The lowest emergency-stop level that blocks this call.
     stopped_by: Level,
     started: bool,
     open: bool,
     started_us: u64,
     level: String,
     verdict: Option<Verdict>,
-    /// Of the CARP resolution and of this execution of it.
+    /// Ids of the CARP resolution and of this execution of it.
     under: Option<(Uuid, Uuid)>,
-    /// Follows a denial.
+    /// The event that follows a denial.
     violated: Option<Draft>,
-    /// What is set aside for the run.
+    /// The budget reserved for the run.
     place: Option<CallBudget>,
     spent: Vec<SpentAmount>,
-    /// The same, as the event of its end tells it.
+    /// The used amounts for the end event.
     took: Vec<BudgetUse>,
     effects: Vec<EffectChange>,
     warned: Vec<BudgetWarning>,
-    /// The arguments without what screening took out; raw ones are neither kept nor shown then.
+    /// The arguments after screening. If they are set, the raw ones are neither stored nor shown.
     screened: Option<Map<String, Value>>,
     /// The request is in the journal.
     written: bool,
-    /// Set aside over all hosts.
+    /// Id of the reservation over all hosts.
     aside: Option<Uuid>,
-    /// The request that another host may begin from the next commit on.
+    /// The request that another host may begin after the next commit.
     disclaims: Option<AnswerKey>,
-    /// What the call reached.
+    /// The connections of the call.
     pub(super) connections: ConnectionCollector,
     /// The untrusted files that it could read.
     pub(super) sources: ProvenanceCollector,
-    /// What the call leaves out.
+    /// The paths that the call must not touch.
     pub(super) apart: Arc<ExcludedPaths>,
-    /// Where the call's paths led, if elsewhere than they say.
+    /// Digest of the call's resolved paths, if they differ from the paths as written.
     pub(super) led: Option<Digest>,
 }
 
-/// Somebody wants the tool to run, with these arguments.
+/// Adds the event that a call was requested with these arguments.
 fn requested(
     calls: &CallGovernor,
     caller: &CallerContext,
@@ -179,7 +179,7 @@ impl<'a> CallRecord<'a> {
         }
     }
 
-    /// An Atlas has a say: `policy.evaluated`, and what follows a denial.
+    /// Adds the Atlases' judgement: `policy.evaluated`, and the event after a denial.
     pub(super) fn governed(&mut self, gate: &AtlasGate, atlas: &AtlasJudgement) {
         self.under = Some((gate.under.resolution, gate.under.execution));
         let scribe = &self.calls.scribe;
@@ -209,7 +209,7 @@ impl<'a> CallRecord<'a> {
         self.waiting.extend(charged.map(entry));
     }
 
-    /// A question whose caller does not wait is durable before the caller gets its id.
+    /// Makes a request durable whose caller does not wait, before the caller gets its id.
     pub(super) async fn pending(&mut self, view: &ApprovalView, verdict: &Verdict) -> Result<(), CallError> {
         let payload = ApprovalRequested {
             action_id: self.request.tool.to_string(),
@@ -227,29 +227,29 @@ impl<'a> CallRecord<'a> {
         self.flush().await
     }
 
-    /// Keeps what is set aside until the outcome.
+    /// Keeps the reservation until the outcome.
     pub(super) fn hold(&mut self, place: CallBudget) {
         self.place = Some(place);
     }
 
-    /// Gives back what is set aside.
+    /// Gives the reservation back.
     pub(super) fn let_go(&mut self) {
         self.place = None;
     }
 
-    /// How long the run may take: the tool's own bound, or the time that is left.
+    /// Returns the time limit of the run: the tool's own, or the budget's remaining time.
     pub(super) fn timeout_ms(&self, own: u64) -> u64 {
         self.place.as_ref().map_or(own, |place| place.timeout_ms.min(own))
     }
 
-    /// What an inner turn draws from.
+    /// Returns the budget of an inner turn.
     pub(super) fn purse(&self) -> BudgetAccount {
         self.place
             .as_ref()
             .map_or_else(|| self.caller.purse.clone(), |place| place.purse.clone())
     }
 
-    /// What ran is spent, in the commit of its outcome; what did not run is given back.
+    /// Settles the budget in the commit of the outcome: a call that ran is charged, another is not.
     fn settle(&mut self) {
         let Some(place) = self.place.take().filter(|_| self.started) else {
             return;
@@ -270,7 +270,7 @@ impl<'a> CallRecord<'a> {
         self.warned = settled.warnings;
     }
 
-    /// From here on these are the call's arguments: what screening took out is kept nowhere.
+    /// Replaces the call's arguments by the screened ones. The removed text is stored nowhere.
     pub(super) fn screened(&mut self, arguments: &Map<String, Value>) {
         let bytes = canonical(arguments);
         self.parameters = digest(&bytes);
@@ -281,12 +281,12 @@ impl<'a> CallRecord<'a> {
         self.screened = Some(arguments.clone());
     }
 
-    /// What was asked for, as it may be kept.
+    /// Returns the arguments in the form that may be stored.
     pub(super) fn arguments(&self) -> &Map<String, Value> {
         self.screened.as_ref().unwrap_or(&self.request.arguments)
     }
 
-    /// Joins the call's next commit.
+    /// Adds events to the call's next commit.
     pub(super) fn note(&mut self, drafts: Vec<Draft>) {
         self.waiting.extend(drafts);
     }
@@ -299,17 +299,17 @@ impl<'a> CallRecord<'a> {
         &self.request.tool
     }
 
-    /// The run began.
+    /// Returns whether the run began and has side effects.
     pub(super) const fn has_side_effects(&self) -> bool {
         self.side_effects
     }
 
-    /// It ran.
+    /// Returns whether the call ran.
     pub(super) const fn ran(&self) -> bool {
         self.started
     }
 
-    /// The agent stops and the call's question stays open: nothing is recorded as its end.
+    /// Leaves the call's request open because the agent stops. No end is recorded.
     pub(super) const fn leave_open(&mut self) {
         self.open = true;
     }
@@ -318,19 +318,19 @@ impl<'a> CallRecord<'a> {
         self.open
     }
 
-    /// Whether the tool has effects decides how many commits the call takes.
+    /// Sets whether the tool has effects, which determines the number of commits.
     pub(super) fn know(&mut self, described: &DescribedTool) {
         self.pure = described.pure();
         self.side_effects = !described.read_only();
         self.stopped_by = described.stopped_by();
     }
 
-    /// A check that changes nothing; its decision is durable all the same.
+    /// Marks the call as a check without effects. Its decision is still durable.
     pub(super) const fn harmless(&mut self) {
         self.side_effects = false;
     }
 
-    /// The decision: durable before the effect. A tool without effects shares one commit with its outcome.
+    /// Records the decision, durably before the effect. A tool without effects shares one commit with its outcome.
     pub(super) async fn decided(&mut self, verdict: &Verdict, by: &CallApprover) -> Result<(), CallError> {
         let scribe = &self.calls.scribe;
         let (rule_id, policy_id) = (verdict.rule_id.as_deref(), verdict.policy.as_deref());
@@ -367,7 +367,7 @@ impl<'a> CallRecord<'a> {
             self.waiting.push(scribe.entry(&self.thread, &audited));
         }
         self.verdict = Some(verdict.clone());
-        // Beside other hosts, whatever is exact over all of them is decided by this commit.
+        // With other hosts, this commit decides everything that must be exact over all of them.
         if self.calls.hosts.is_some() {
             self.flush_if(self.terms()).await?;
         } else if !self.pure {
@@ -399,7 +399,7 @@ impl<'a> CallRecord<'a> {
         }
     }
 
-    /// What must hold over all hosts for this call to begin. A turn's own calls are claimed by its session.
+    /// Returns the conditions over all hosts for this call to begin. A turn's own calls are claimed by its session.
     fn terms(&self) -> BatchConditions {
         let mut terms = match &self.place {
             Some(place) => place.reservation.terms(self.calls.clock().uuid()),
@@ -430,7 +430,7 @@ impl<'a> CallRecord<'a> {
                     self.aside = terms.aside.map(|aside| aside.id);
                     return Ok(());
                 }
-                // What was lifted since stops nothing.
+                // A stop that was lifted since does not block the call.
                 Err(JournalError::Unmet(UnmetCondition::Stopped)) if self.goes_on(&mut terms).await? => {}
                 Err(JournalError::Unmet(unmet)) => return Err(self.unmet(&terms, unmet).await),
                 Err(error) => return Err(error.into()),
@@ -438,7 +438,7 @@ impl<'a> CallRecord<'a> {
         }
     }
 
-    /// Looks at the stops that this host did not know. Whether the call may go on.
+    /// Reads stops that this host did not know. Returns whether the call may continue.
     async fn goes_on(&self, terms: &mut BatchConditions) -> Result<bool, CallError> {
         if let Some(hosts) = &self.calls.hosts {
             hosts::see_stops(self.calls, hosts).await?;
@@ -453,7 +453,8 @@ impl<'a> CallRecord<'a> {
             .against(self.caller.thread.session, self.stopped_by)
     }
 
-    /// Other hosts were first, or have used it up. Nothing of what waited is written: the call is recorded again as refused.
+    /// Handles a failed condition: another host was first, or has used up the limit. No pending event is written; the call is
+    /// recorded as refused.
     async fn unmet(&mut self, asked: &BatchConditions, unmet: UnmetCondition) -> CallError {
         let scribe = &self.calls.scribe;
         let error = match (&unmet, &self.place) {
@@ -489,7 +490,7 @@ impl<'a> CallRecord<'a> {
         let waiting = std::mem::take(&mut self.waiting);
         self.written = true;
         let (spent, effects) = (std::mem::take(&mut self.spent), std::mem::take(&mut self.effects));
-        // What was set aside over all hosts is given back with what was spent of it.
+        // The reservation over all hosts is settled with what was spent of it.
         let settles = self.aside.filter(|_| self.place.is_none());
         let terms = BatchConditions {
             claim,
@@ -508,7 +509,7 @@ impl<'a> CallRecord<'a> {
         Ok(())
     }
 
-    /// The connections of the run, refused ones too.
+    /// Adds the connections of the run, including refused ones.
     fn reached(&mut self) {
         let names = (self.request.tool.as_str(), self.request.request_id.as_str());
         let reached = egress::drafts(&self.calls.scribe, &self.thread, names, &self.connections);
@@ -523,7 +524,7 @@ impl<'a> CallRecord<'a> {
         self.caller.context.read.tell(read);
     }
 
-    /// Writes the outcome and waits until it is durable. What cannot be recorded is not told as done.
+    /// Writes the outcome and waits until it is durable. An outcome that can't be recorded is not reported as done.
     pub(super) async fn close(
         &mut self,
         outcome: Result<RunOutcome, CallError>,
@@ -535,7 +536,7 @@ impl<'a> CallRecord<'a> {
             Ok(ran) => ran,
             Err(CallError::Journal(why)) => return Err(CallError::Journal(why)),
             Err(error) if self.open => return Err(error),
-            // It stands in the journal already, and it is no end.
+            // The pending state is already in the journal and is not an end.
             Err(pending @ CallError::ApprovalPending { .. }) => return Err(pending),
             Err(error) => return Err(self.end_refused(error, duration_ms).await),
         };
@@ -585,11 +586,11 @@ impl<'a> CallRecord<'a> {
         }
     }
 
-    /// Records that it was refused or failed; what is told then.
+    /// Records that the call was refused or failed. Returns the error for the caller.
     async fn end_refused(&mut self, error: CallError, duration_ms: u64) -> CallError {
         self.settle();
         self.refused(&error, duration_ms);
-        // A refusal is an answer: nobody is told one while another host runs the same request.
+        // A refusal is an answer. It must not be given while another host runs the same request.
         let claim = self
             .claim()
             .filter(|_| !self.started && self.calls.hosts.is_some());
@@ -605,9 +606,9 @@ impl<'a> CallRecord<'a> {
         }
     }
 
-    /// What is told when the journal does not take the end of a call: one that had begun and has effects may have been done.
+    /// Returns the error if the journal refuses a call's end. A call that began and has effects may have been done.
     fn unrecorded(&self, what: &str, why: CallError) -> CallError {
-        // Whoever took over has told it unknown, or will: there the same request has its one answer.
+        // The host that took over has recorded it as unknown, or will. There the same request has its only answer.
         if matches!(why, CallError::Journal(JournalError::Fenced { .. })) {
             return why;
         }
@@ -654,7 +655,7 @@ impl<'a> CallRecord<'a> {
         } else {
             let (rule_id, policy_id) = match error {
                 CallError::Denied { rule_id, policy, .. } => (rule_id.as_deref(), policy.as_deref()),
-                // A question that did not end in a yes: the rule that asked.
+                // An approval request without a yes: names the rule that asked.
                 _ => self.asked(),
             };
             let by = error_code(error);
@@ -672,7 +673,7 @@ impl<'a> CallRecord<'a> {
             scribe.entry(&self.thread, &payload)
         };
         let key = key(DedupMethod::Call, &self.request.request_id);
-        // Who waits for the answer on another host reads here that there is none.
+        // A caller that waits on another host reads here that there is no answer.
         self.waiting
             .push(draft.content(result_hash, bytes).answers(Some(key)));
         self.disclaims = error.is_no_answer().then_some(key);
@@ -681,7 +682,7 @@ impl<'a> CallRecord<'a> {
         }
     }
 
-    /// The rule that asked a person, with its policy.
+    /// Returns the rule that required an approval, with its policy.
     fn asked(&self) -> (Option<&str>, Option<&str>) {
         let verdict = self.verdict.as_ref();
         (
@@ -690,7 +691,7 @@ impl<'a> CallRecord<'a> {
         )
     }
 
-    /// Tells the surface how it ended.
+    /// Reports the end to the client.
     pub(super) async fn tell(&self, outcome: &Result<ToolCallResult, CallError>, started_us: u64) {
         if !self.caller.notices.attached() {
             return;
@@ -739,7 +740,7 @@ impl<'a> CallRecord<'a> {
     }
 }
 
-/// The word for an answer in the trace.
+/// Returns the trace's word for an answer.
 pub(super) const fn answer_word(answer: ApprovalAnswer) -> &'static str {
     match answer {
         ApprovalAnswer::Approve => "approve",

@@ -1,5 +1,5 @@
-//! Questions and standing grants across restarts: folded from the journal. What was open is open again with its expiry
-//! and with what was shown; an answer that was durable counts once.
+//! Restores approval requests and standing grants from the journal after a restart. An open request is open again with its expiry
+//! and its shown text. A durable answer counts once.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,10 +24,10 @@ use crate::sheet::{CallPreview, PreviewReceipt};
 use crate::time::Timestamp;
 use crate::witness::ExactGrant;
 
-/// The oldest question that can still be open, milliseconds.
+/// Age of the oldest request that can still be open, in milliseconds.
 const QUESTIONS_KEPT_MS: i64 = 30 * 86_400_000;
 
-/// A question as it is kept, with what it is bound to.
+/// A stored approval request with its preconditions.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct StoredQuestion {
     pub(super) arguments: Map<String, Value>,
@@ -74,8 +74,8 @@ impl StoredQuestion {
         }
     }
 
-    /// Milliseconds until it lapses; none: it has. A wall clock that was set back meanwhile gives it no more time than it had at
-    /// first, and one that was set forward takes it away.
+    /// Returns the milliseconds until it expires; `None`: it has expired. If the wall clock was set back, the request gets no more
+    /// than its original time; if it was set forward, it gets less.
     fn left_ms(&self, now: Timestamp) -> Option<u64> {
         let left_us = self.expires_at_us.saturating_sub(now.0);
         let left_us = u64::try_from(left_us).ok().filter(|left| *left > 0)?; // silent-ok: past is lapsed
@@ -147,19 +147,19 @@ async fn all(
     scan: JournalScan,
     mut see: impl FnMut(&RecordedEvent, ApprovalEventFields),
 ) -> Result<(), JournalError> {
-    // silent-ok: a payload of ours always reads; a foreign one opens nothing
+    // silent-ok: clawk's own payloads are always readable; a foreign one opens nothing
     let read = |event: &RecordedEvent| serde_json::from_str(&event.payload_with_words()).unwrap_or_default();
     calls.scribe.each(scan, |event| see(event, read(event))).await
 }
 
-/// Opens what the last run left open, and lets stand what stood.
+/// Reopens what the last run left open, and restores standing grants.
 pub(crate) async fn restore(calls: &CallGovernor) -> Result<(), JournalError> {
     restore_standing(calls).await?;
     reopen(calls, |_| true).await?;
     Ok(())
 }
 
-/// Opens what was left open in these sessions; the ids of the questions.
+/// Reopens the open requests of these sessions. Returns their ids.
 pub(crate) async fn reopen(
     calls: &CallGovernor,
     of: impl Fn(SessionId) -> bool,
@@ -171,28 +171,28 @@ pub(crate) async fn reopen(
     Ok(ids)
 }
 
-/// The question of an event, if it is still open and anybody may take its call up again.
+/// Returns the request of an event, if it is still open and its call can be resumed.
 pub(crate) fn question_of(event: &RecordedEvent, calls: &CallGovernor) -> Option<ApprovalQuestion> {
     let fields: ApprovalEventFields = serde_json::from_str(&event.payload).ok()?; // silent-ok: a payload of ours always reads
     let clocks = (calls.scribe.now(), calls.clock().monotonic_us());
     opened(event, kept_of(event, &fields)?, clocks).map(|open| open.question)
 }
 
-/// What is kept of a question whose call anybody may take up again.
+/// Returns the stored request, if its call can be resumed.
 fn kept_of(
     event: &RecordedEvent,
     fields: &ApprovalEventFields,
 ) -> Option<(StoredQuestion, RequestId, Digest)> {
     let (id, hash) = (fields.request_id.as_ref()?, fields.request_hash?);
     let content = event.content.as_ref()?;
-    // silent-ok: what was erased or is of another version can't be judged again, so it is not open
+    // silent-ok: a request that was erased or has another version can't be judged again, so it is not open
     let kept: StoredQuestion = serde_json::from_slice(&content.bytes).ok()?;
     let request_id = RequestId::parse(id).ok()?; // silent-ok: as above
-    // Nobody takes an inner call of a composite tool up again: its outcome is unknown by then.
+    // An inner call of a composite tool is never resumed: its outcome is unknown by then.
     (kept.door != "skill").then_some((kept, request_id, hash))
 }
 
-/// The question, if it has not lapsed.
+/// Returns the request if it has not expired.
 fn opened(
     event: &RecordedEvent,
     (kept, id, hash): (StoredQuestion, RequestId, Digest),
@@ -202,17 +202,17 @@ fn opened(
     Some(kept.open((event.session, id, hash), (now, now_us, left_ms)))
 }
 
-/// Logs that a question has lapsed. If its call is sent again, it asks anew.
+/// Logs that a request has expired. If its call is sent again, a new request is made.
 fn tell_lapsed((kept, id, _): &(StoredQuestion, RequestId, Digest)) {
     let expired = Timestamp(kept.expires_at_us);
     tracing::warn!(request_id = %id, tool = %kept.tool, %expired, "a question lapsed while the agent did not run");
 }
 
-/// Every question that is open by the record, those that expire first at the front.
+/// Returns every open request in the record, those that expire first at the front.
 pub(crate) async fn open_questions(calls: &CallGovernor) -> Result<Vec<OpenApproval>, JournalError> {
     let clocks = (calls.scribe.now(), calls.clock().monotonic_us());
     let now = clocks.0;
-    // By request, with the row of the question: what came before it was about an earlier request of that id.
+    // By request, with the row of the approval request. Earlier events belong to an earlier request with the same id.
     let mut open: BTreeMap<(SessionId, String), (u64, OpenApproval)> = BTreeMap::new();
     let mut first_row = u64::MAX;
     let scan = JournalScan {
@@ -275,7 +275,7 @@ pub(crate) async fn open_questions(calls: &CallGovernor) -> Result<Vec<OpenAppro
     Ok(open)
 }
 
-/// What persons said with their answers, which is contents. Only answers are read with them: results may be large.
+/// Adds the reasons that people gave, which are contents. Only answers are read with contents, because results may be large.
 async fn add_reasons(
     calls: &CallGovernor,
     first_row: u64,
@@ -293,7 +293,7 @@ async fn add_reasons(
         if let Some((_, found)) = asked.filter(|(row, _)| *row < event.row)
             && let Some(reply) = &mut found.reply
         {
-            // Erased words: the code in their place says nothing.
+            // The text was erased. The code in its place has no meaning for people.
             reply.reason = fields
                 .reason
                 .filter(|reason| reason != ChainText::IN_CONTENT.as_str());
@@ -302,7 +302,7 @@ async fn add_reasons(
     .await
 }
 
-/// An answer of a person; what lapsed or was cancelled is none.
+/// Returns a person's answer; `None` for an expired or cancelled request.
 fn reply(fields: &ApprovalEventFields) -> Option<ApprovalReply> {
     let answer = match fields.answer.as_deref()? {
         "approve" => ApprovalAnswer::Approve,
@@ -324,14 +324,14 @@ fn reply(fields: &ApprovalEventFields) -> Option<ApprovalReply> {
             },
         },
         reason: fields.reason.clone(),
-        // What is on record has been admitted.
+        // A recorded answer was already accepted.
         seen: PreviewReceipt::Sent,
     })
 }
 
-/// A standing grant that another host gave or ended.
+/// Applies a standing grant that another host gave or ended.
 pub(crate) fn follow_standing(calls: &CallGovernor, event: &RecordedEvent) {
-    // silent-ok: a payload of ours always reads; a foreign one grants nothing
+    // silent-ok: clawk's own payloads are always readable; a foreign one grants nothing
     let fields: ApprovalEventFields = serde_json::from_str(&event.payload_with_words()).unwrap_or_default();
     if event.kind == kind::APPROVAL_REVOKED {
         if let Some(id) = &fields.grant_id {
@@ -363,7 +363,7 @@ fn held_of(event: &RecordedEvent, fields: ApprovalEventFields) -> Option<Standin
     })
 }
 
-/// Lets stand what stood.
+/// Restores the standing grants.
 pub(crate) async fn restore_standing(calls: &CallGovernor) -> Result<(), JournalError> {
     let scan = JournalScan {
         kinds: &[kind::APPROVAL_GRANTED, kind::APPROVAL_REVOKED],

@@ -1,4 +1,4 @@
-//! Screening on the path: arguments before the decision, results and errors before they are shown or stored.
+//! Screening on the call path: arguments before the decision, results and errors before they are shown or stored.
 
 use std::borrow::Cow;
 
@@ -26,7 +26,7 @@ fn refused(tool: &str, refused: ScreeningRefusal) -> CallError {
     }
 }
 
-/// The call as it goes on: with what the policies take out of its arguments taken out.
+/// Screens the arguments. Returns the call without what the policies remove.
 ///
 /// # Errors
 /// -32011 with the reason (R16a).
@@ -50,13 +50,13 @@ pub(super) async fn arguments<'r>(
         &caller.notices,
     );
     let mut outcome = Ok(Cow::Borrowed(request));
-    // The secrets first: whatever else is wrong, they are not kept.
+    // Remove secrets first, so that they are not stored whatever else is wrong.
     let (clean, tally) = redacted(&scanner, &request.arguments);
     if !tally.is_empty() {
         look.secrets(&tally, word(action)).await;
         let clean = match action {
             ScanAction::Redact | ScanAction::Block => clean,
-            // What the operator gave this agent leaves it nowhere, whatever a policy only warns of.
+            // Secrets that the operator gave this agent never leave it, even if a policy only warns.
             ScanAction::Warn => redacted(&scanner.without_shapes(), &request.arguments).0,
         };
         if clean != request.arguments {
@@ -79,7 +79,7 @@ pub(super) async fn arguments<'r>(
     outcome
 }
 
-/// Screening finds nothing in the arguments that would change or end the call.
+/// Returns whether screening finds nothing in the arguments that would change or end the call.
 pub(super) fn finds_nothing(calls: &CallGovernor, request: &Request) -> bool {
     let rules = &calls.screens.rules;
     let (scanner, _) = calls.screens.entering();
@@ -90,7 +90,7 @@ pub(super) fn finds_nothing(calls: &CallGovernor, request: &Request) -> bool {
     rules.input.is_empty() || rules.input.check_json(&value, canonical(&value).len()).is_ok()
 }
 
-/// The names in a request without the values that are known here: they are recorded before anything else is looked at.
+/// Removes known secrets from the names in a request, which are recorded before any other check.
 pub(super) fn names(calls: &CallGovernor, request: &mut Request) {
     let scanner = calls.screens.scanner().without_shapes();
     if scanner.is_idle() {
@@ -107,7 +107,7 @@ pub(super) fn names(calls: &CallGovernor, request: &mut Request) {
     }
 }
 
-/// What a person reads, without the values that are known here: a preview quotes files that no call has read.
+/// Removes known secrets from a preview, which quotes files that no call has read.
 pub(super) fn sheet(calls: &CallGovernor, sheet: CallPreview) -> CallPreview {
     let scanner = calls.screens.scanner().without_shapes();
     if scanner.is_idle() {
@@ -117,7 +117,7 @@ pub(super) fn sheet(calls: &CallGovernor, sheet: CallPreview) -> CallPreview {
     sheet.replaced(clean).unwrap_or(sheet)
 }
 
-/// What else a question says, without the values that are known here.
+/// Removes known secrets from the other texts of an approval request.
 pub(super) fn question(calls: &CallGovernor, question: &mut ApprovalQuestion) {
     let scanner = calls.screens.scanner().without_shapes();
     if scanner.is_idle() {
@@ -140,7 +140,7 @@ fn redacted(scanner: &Scanner, arguments: &Map<String, Value>) -> (Map<String, V
     }
 }
 
-/// What came of a call, as everybody may know it.
+/// Returns the outcome of a call in a form that everybody may see.
 pub(super) async fn outcome(
     calls: &CallGovernor,
     caller: &CallerContext,
@@ -158,7 +158,7 @@ pub(super) async fn outcome(
     let outcome = match outcome {
         Ok(ran) => Ok(result(&calls.classifier, &mut look, ran, cancel).await),
         Err(error) => {
-            // A call that was refused before its arguments were screened is kept without their secrets all the same.
+            // Arguments of a call that was refused before screening are stored without secrets, too.
             let (scanner, action) = calls.screens.entering();
             let scanner = match action {
                 ScanAction::Redact | ScanAction::Block => scanner,
@@ -177,7 +177,7 @@ pub(super) async fn outcome(
     outcome
 }
 
-/// Every text of an error, without secrets. An error may quote what was sent as well as what came back.
+/// Removes secrets from every text of an error. An error may quote what was sent and what came back.
 async fn error_text(look: &mut ScreeningPass<'_>, error: CallError) -> CallError {
     let screens = look.screens;
     let (scanner, action) = screens.leaving();
@@ -225,7 +225,7 @@ async fn result(
             match action {
                 ScanAction::Redact => ran = clean,
                 ScanAction::Block => ran = withheld(ran, &crate::screen::holds(&tally).detail),
-                // What the operator gave this agent leaves it nowhere, whatever a policy only warns of.
+                // Secrets that the operator gave this agent never leave it, even if a policy only warns.
                 ScanAction::Warn => {
                     let _told = take_out(&scanner.without_shapes(), &mut ran);
                 }
@@ -243,7 +243,7 @@ async fn result(
     ran
 }
 
-/// The tool ran, and its result is withheld.
+/// Returns the outcome of a tool that ran and whose result is withheld.
 fn withheld(ran: RunOutcome, why: &str) -> RunOutcome {
     RunOutcome {
         content: vec![ContentBlock::text(format!(
@@ -255,7 +255,7 @@ fn withheld(ran: RunOutcome, why: &str) -> RunOutcome {
     }
 }
 
-/// Takes secrets out of every part of a result, also where one is spread over blocks.
+/// Removes secrets from every part of a result, even if one is spread over several blocks.
 fn take_out(scanner: &Scanner, ran: &mut RunOutcome) -> LeakTally {
     let mut tally = LeakTally::default();
     for block in &mut ran.content {

@@ -5,14 +5,14 @@ use crate::catalog::{CatalogEntry, DescribedTool};
 use crate::error::CallError;
 use crate::purse::{CallBudget, CallBudgetRequest};
 
-/// Composite tools within composite tools.
+/// Largest nesting depth of composite tools.
 const MAX_DEPTH: u8 = 4;
 
-/// Sets aside what the call may take: in every purse above it, or in none. A composite tool needs room for what its skill
-/// says it takes.
+/// Reserves the call's amounts in every budget above it, or in none. For a composite tool, the reservation must cover its skill's
+/// estimates.
 ///
 /// # Errors
-/// -32021: which purse, which limit, what is used and wanted.
+/// -32021: the budget, the limit, the used and the requested amount.
 pub(super) fn reserve(
     calls: &CallGovernor,
     caller: &CallerContext,
@@ -39,7 +39,7 @@ pub(super) fn reserve(
             .as_ref()
             .and_then(|skill| skill.estimates.avg_tokens)
             .unwrap_or(0),
-        // Whoever works on it pays for its own time.
+        // The member that works on it pays for its own time.
         timeout_ms: if tool.of_team { 0 } else { tool.timeout_ms },
         bytes_out,
         provider: calls.models.primary(),
@@ -47,7 +47,7 @@ pub(super) fn reserve(
     calls.purses.call(&caller.purse, wanted, calls.scribe.now())
 }
 
-/// Bytes of the arguments as they go out.
+/// Returns the size of the arguments when sent, in bytes.
 fn bytes(request: &Request) -> u64 {
     u64::try_from(crate::event::canonical(&request.arguments).len()).unwrap_or(u64::MAX)
 }

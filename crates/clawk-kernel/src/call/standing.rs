@@ -1,5 +1,5 @@
-//! Standing grants (R13): what spares a person the same question again. They come from what a person answered, cover what
-//! that person saw and nothing wider, are listed and can be revoked.
+//! Standing grants (R13): after one, a person is not asked again for the same call. A grant comes from a person's answer, covers
+//! only what that person saw, is listed, and can be revoked.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::event::{canonical, digest};
 use crate::time::Timestamp;
 
-/// Grants that stand at a time; a further one ends the oldest.
+/// Largest number of grants. A further one ends the oldest.
 const MAX_GRANTS: usize = 1024;
 
 /// How long a standing grant is valid.
@@ -24,7 +24,7 @@ pub enum GrantLifetime {
 }
 
 impl GrantLifetime {
-    /// The word in the trace.
+    /// Returns the lifetime's word in the trace.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -34,48 +34,48 @@ impl GrantLifetime {
     }
 }
 
-/// A standing grant, as it is listed.
+/// A standing grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StandingGrant {
-    /// What revokes it.
+    /// Id with which the grant is revoked.
     pub id: String,
-    /// The tool.
+    /// Name of the tool.
     pub tool: String,
-    /// Until when.
+    /// Lifetime of the grant.
     pub lasting: GrantLifetime,
-    /// Every path of the call within this folder, by its words and by where it leads; `None`: exactly the arguments that were
-    /// shown. It is the place itself: no link was on the way to it.
+    /// The grant covers calls whose paths, as written and resolved, are all in this folder; `None`: calls with exactly the
+    /// arguments that were shown. The folder is a resolved path.
     pub folder: Option<PathBuf>,
-    /// Where the paths of those arguments led, if a link or another name led them elsewhere than they say.
+    /// Digest of the resolved paths of those arguments, if they differed from the paths as written.
     pub led: Option<Digest>,
-    /// The digest of those arguments.
+    /// Digest of those arguments.
     pub parameters: Digest,
-    /// The sandbox plan that was shown.
+    /// Digest of the sandbox plan that was shown.
     pub plan: Digest,
-    /// The manifest that the agent ran, and the programs, scripts, servers and endpoints that the call acted through. `None`: an
-    /// earlier version gave the grant without looking at them; it covers nothing.
+    /// Digest of the manifest, and of the programs, scripts, servers and endpoints that the call used. `None`: an earlier version
+    /// gave the grant without recording them; it covers nothing.
     pub basis: Option<Digest>,
-    /// Who gave it.
+    /// The person who gave it.
     pub by: String,
-    /// The first line that the person was shown.
+    /// First line of the text that the person was shown.
     pub shown: String,
-    /// When.
+    /// Time of the grant.
     pub at: Timestamp,
 }
 
-/// What a call acts through, as a standing grant looks at it.
+/// The preconditions of a call that a standing grant compares.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum GrantBasis {
-    /// The facts were not examined, because this tool has no standing grant.
+    /// They were not examined, because this tool has no standing grant.
     #[default]
     Unseen,
-    /// As it is now.
+    /// Digest of their current state.
     Seen(Digest),
-    /// This is a replay: the facts can't be examined, and the record says whether a person was asked.
+    /// This is a replay: they can't be examined, and the record says whether a person was asked.
     Recorded { asked: bool },
 }
 
-/// A call, as a standing grant looks at it.
+/// The properties of a call that a standing grant compares.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GrantQuery<'a> {
     pub(super) session: SessionId,
@@ -86,7 +86,7 @@ pub(super) struct GrantQuery<'a> {
     pub(super) arguments: &'a Map<String, Value>,
     pub(super) schema: &'a Value,
     pub(super) workdir: &'a Path,
-    /// Where its paths lead.
+    /// The call's resolved paths.
     pub(super) places: Option<&'a RealLocations>,
 }
 
@@ -96,7 +96,7 @@ impl GrantQuery<'_> {
     }
 }
 
-/// Where a call's paths lead, if that is elsewhere than they say.
+/// Returns the digest of a call's resolved paths if they differ from the paths as written.
 pub(super) fn led(paths: &CallPaths) -> Option<Digest> {
     let elsewhere = paths.elsewhere();
     (!elsewhere.is_empty()).then(|| digest(&canonical(&elsewhere)))
@@ -107,13 +107,13 @@ impl StandingGrant {
         let stands = match call.basis {
             GrantBasis::Unseen => false,
             GrantBasis::Seen(basis) => self.basis == Some(basis) && self.plan == call.plan,
-            // The plan of a replay knows nothing of that machine's own files.
+            // A replay's plan does not know the own files of the original machine.
             GrantBasis::Recorded { asked } => !asked,
         };
         stands && self.is_for(call)
     }
 
-    /// It was given for such a call, whatever the call acts through, and whatever encloses it by now.
+    /// Returns whether the grant is for such a call, without comparing programs, servers and the sandbox.
     fn is_for(&self, call: &GrantQuery<'_>) -> bool {
         let session = match self.lasting {
             GrantLifetime::Session(session) => session == call.session,
@@ -130,7 +130,7 @@ impl StandingGrant {
     }
 }
 
-/// All that stand.
+/// All standing grants.
 #[derive(Debug, Default)]
 pub(crate) struct GrantStore(Mutex<Vec<StandingGrant>>);
 
@@ -139,12 +139,13 @@ impl GrantStore {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The grant that covers a call, if one does.
+    /// Returns the grant that covers a call, if there is one.
     pub(super) fn covering(&self, call: &GrantQuery<'_>) -> Option<StandingGrant> {
         self.lock().iter().find(|held| held.covers(call)).cloned()
     }
 
-    /// A grant that was given for such a call and does not cover it, because it was given for another manifest, program, server or sandbox.
+    /// Returns a grant for such a call that no longer covers it, because it was given for another manifest, program, server or
+    /// sandbox.
     pub(super) fn outdated(&self, call: &GrantQuery<'_>) -> Option<StandingGrant> {
         self.lock().iter().find(|held| held.is_for(call)).cloned()
     }
@@ -158,7 +159,7 @@ impl GrantStore {
         all.push(held);
     }
 
-    /// `true`: it stood.
+    /// Removes a grant. Returns whether it existed.
     pub(crate) fn remove(&self, id: &str) -> bool {
         let mut all = self.lock();
         let before = all.len();
@@ -166,7 +167,7 @@ impl GrantStore {
         all.len() < before
     }
 
-    /// Whether a grant for this tool stands, and the folders of those that are for one.
+    /// Returns the folders of this tool's grants that have one; `None`: the tool has no grant.
     pub(super) fn of_tool(&self, tool: &str) -> Option<Vec<PathBuf>> {
         let all = self.lock();
         let mut of_tool = all.iter().filter(|held| held.tool == tool).peekable();
@@ -178,7 +179,7 @@ impl GrantStore {
         self.lock().iter().any(|held| held.id == id)
     }
 
-    /// The session is over; its grants with it.
+    /// Removes the grants of a session that has ended.
     pub(crate) fn forget(&self, session: SessionId) {
         self.lock()
             .retain(|held| held.lasting != GrantLifetime::Session(session));

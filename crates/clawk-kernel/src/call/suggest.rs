@@ -1,5 +1,5 @@
-//! A rule for the operator, from an answer of `always`. It is a suggestion in a file of its own: a policy is never changed
-//! by an answer.
+//! Suggests a rule to the operator after an answer of `always`. The suggestion is written to a separate file; an answer never
+//! changes a policy.
 
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -9,10 +9,10 @@ use serde_json::json;
 
 use super::standing::StandingGrant;
 
-/// The file's name in the state directory.
+/// Name of the file in the state directory.
 pub const FILE: &str = "suggested-rules.yaml";
 
-/// The narrowest rule that the policy language has for a grant, as YAML, with what it means in comments.
+/// Returns the narrowest rule for a grant as YAML, with its meaning in comments.
 #[must_use]
 pub fn suggestion(held: &StandingGrant) -> String {
     let mut text = format!(
@@ -37,7 +37,7 @@ pub fn suggestion(held: &StandingGrant) -> String {
     text
 }
 
-/// One line without anything that could end a comment.
+/// Returns one line without characters that could end a comment.
 fn plain(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { ' ' } else { c })
@@ -45,10 +45,10 @@ fn plain(text: &str) -> String {
         .collect()
 }
 
-/// Adds it to the file.
+/// Appends the suggestion to the file.
 ///
 /// # Errors
-/// The file can't be written; the grant stands all the same.
+/// The file can't be written. The grant is valid anyway.
 pub(crate) fn append(dir: &Path, held: &StandingGrant) -> std::io::Result<()> {
     let mut file = std::fs::OpenOptions::new()
         .create(true)

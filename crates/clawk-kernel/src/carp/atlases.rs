@@ -1,4 +1,4 @@
-//! Atlases that come and go while the agent runs. What comes over the API is kept in the journal and taken up again.
+//! Atlases that are loaded and removed while the agent runs. Those of the API are stored in the journal and restored at a start.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,35 +15,35 @@ use super::{CarpRuntime, LoadedAtlases};
 use crate::catalog::ToolCatalog;
 use crate::event::{canonical, digest};
 
-/// Atlases that may be loaded together.
+/// Largest number of Atlases loaded together.
 const MAX_ATLASES: usize = 1_000;
 
-/// Where an Atlas comes from.
+/// The origin of an Atlas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// The configuration; it can't be removed over the API.
+    /// The configuration. The API can't remove it.
     Configured,
-    /// The API: who, and when.
+    /// The API.
     Uploaded {
-        /// The token's name.
+        /// Name of the token that loaded it.
         by: String,
-        /// RFC 3339.
+        /// Time, RFC 3339.
         at: String,
     },
 }
 
-/// An Atlas as it is shown.
+/// An Atlas in the form that is shown.
 #[derive(Debug, Clone)]
 pub struct AtlasView {
     /// The Atlas.
     pub atlas: Arc<Atlas>,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: Origin,
-    /// Actions that nothing here runs.
+    /// Actions without an executor here.
     pub unbound: Vec<String>,
 }
 
-/// What came over the API.
+/// An Atlas from the API.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AtlasUpload {
     pub(crate) files: BTreeMap<String, String>,
@@ -51,7 +51,7 @@ pub(crate) struct AtlasUpload {
 }
 
 impl AtlasUpload {
-    /// What an Atlas was read from.
+    /// Returns the source text of an Atlas.
     pub(crate) fn of(atlas: &Atlas) -> Self {
         Self {
             files: atlas.source.files.clone(),
@@ -60,7 +60,7 @@ impl AtlasUpload {
         }
     }
 
-    /// The Atlas, checked.
+    /// Returns the validated Atlas.
     pub(crate) fn atlas(&self) -> Result<Atlas, InputFaults> {
         let bytes = serde_json::to_vec(&self.manifest).unwrap_or_default(); // silent-ok: a value always serialises
         let atlas = Atlas::in_memory(&bytes, &self.files)?;
@@ -69,7 +69,7 @@ impl AtlasUpload {
     }
 }
 
-/// An endpoint or a server is opened by the configuration, never by what comes over the API.
+/// Checks that an Atlas of the API uses no endpoint or server. Only the configuration may open these.
 fn opens_nothing(atlas: &Atlas) -> Result<(), InputFaults> {
     let mut faults = InputFaults::default();
     for (at, action) in atlas.actions.iter().enumerate() {
@@ -93,7 +93,7 @@ fn opens_nothing(atlas: &Atlas) -> Result<(), InputFaults> {
     }
 }
 
-/// All Atlases in force, by id.
+/// Returns all Atlases in force, by id.
 pub(crate) fn views((carp, catalog): (&CarpRuntime, &ToolCatalog)) -> Vec<AtlasView> {
     let loaded = carp.loaded();
     let atlases = loaded.set.atlases().iter();
@@ -122,7 +122,7 @@ pub(crate) fn view(
     }
 }
 
-/// Loads an Atlas beside the others: all are compiled together, or nothing changes.
+/// Loads a further Atlas. All are compiled together, or nothing changes.
 pub(crate) async fn load(
     (carp, catalog): (&CarpRuntime, &ToolCatalog),
     upload: AtlasUpload,
@@ -160,7 +160,7 @@ pub(crate) async fn load(
     Ok(view)
 }
 
-/// Removes an Atlas that came over the API.
+/// Removes an Atlas of the API.
 pub(crate) async fn remove(carp: &CarpRuntime, id: &str, by: &str) -> Result<(), CarpError> {
     let _one = carp.changing.lock().await;
     let before = carp.loaded();
@@ -216,7 +216,7 @@ pub(crate) fn without(
     LoadedAtlases::new(kept.cloned().collect(), origins, before.changes + 1, &carp.config)
 }
 
-/// After a change of before that changes nothing now: it counts all the same.
+/// Counts an earlier change that has no effect now.
 pub(crate) fn as_before(
     carp: &CarpRuntime,
     before: &LoadedAtlases,

@@ -1,4 +1,4 @@
-//! The books: sessions, their live resolutions, what has been spent, what waits for a person. Every map has a bound.
+//! The books of CRA: sessions, their live resolutions, used limits, waiting approvals. Every map is bounded.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -16,101 +16,101 @@ use super::error::CarpError;
 use crate::sheet::CallPreview;
 use crate::witness::ExactGrant;
 
-/// Sessions that may be live at the same time.
+/// Largest number of live sessions.
 pub(crate) const MAX_LIVE: usize = 10_000;
-/// Sessions that are remembered at all: live ones, and the last that have ended.
+/// Largest number of known sessions: live ones, and the last that have ended.
 const MAX_KNOWN: usize = 20_000;
-/// Resolutions of one session that may be executed under; beyond, the oldest lapses.
+/// Largest number of usable resolutions per session. A further one ends the oldest.
 const MAX_RESOLUTIONS: usize = 64;
-/// Request ids of one session that are remembered.
+/// Largest number of remembered request ids per session.
 const MAX_REQUESTS: usize = 4_096;
-/// Answers of one session that are kept for their idempotency keys.
+/// Largest number of stored answers with idempotency keys per session.
 const MAX_ANSWERS: usize = 256;
-/// A session's metadata as JSON, bytes.
+/// Largest metadata of a session, in bytes of JSON.
 pub(crate) const MAX_METADATA_BYTES: usize = 4_096;
-/// Questions that may wait at the same time.
+/// Largest number of waiting approvals.
 const MAX_APPROVALS: usize = 10_000;
-/// Bytes of their texts together.
+/// Largest total size of their texts, in bytes.
 const MAX_SHEET_BYTES: usize = 64 << 20;
 
-/// The facts that a new CRA session is opened with.
+/// The data for opening a CRA session.
 #[derive(Debug, Clone)]
 pub struct NewSession {
-    /// Who will ask in it; 1–255 characters.
+    /// The agent that will send requests; 1–255 characters.
     pub agent_id: String,
-    /// What for; 1–10,000 characters.
+    /// The goal; 1–10,000 characters.
     pub goal: String,
-    /// The session above it.
+    /// Id of the parent session.
     pub parent: Option<SessionId>,
-    /// The Atlas that the caller works with; shown, and steers nothing (a request names its own).
+    /// The caller's Atlas. It is only shown and has no effect (a request names its own).
     pub atlas_id: Option<String>,
-    /// Facts of the caller's own, given back as they are; at most 4,096 bytes as JSON.
+    /// The caller's metadata, returned unchanged; at most 4,096 bytes of JSON.
     pub metadata: Map<String, Value>,
-    /// Whose it is: the name of the token that opened it.
+    /// Owner: the name of the token that opens it.
     pub owner: String,
-    /// A given id, for harnesses; `None`: a fresh one.
+    /// A fixed id for test harnesses; `None`: a new one.
     pub id: Option<SessionId>,
 }
 
-/// A session as it is shown.
+/// A session in the form that is shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionView {
-    /// Its id, which is its trace's id, too.
+    /// Its id, which is also its trace's id.
     pub id: SessionId,
-    /// Who asks in it.
+    /// The agent that sends requests.
     pub agent_id: String,
-    /// What for; empty where the journal's content was erased.
+    /// The goal; empty if the journal's content was erased.
     pub goal: String,
     /// The Atlas that its opener named.
     pub atlas_id: Option<String>,
-    /// What its opener said besides.
+    /// Its opener's metadata.
     pub metadata: Map<String, Value>,
-    /// Whose it is; `None`: the agent's own conversation.
+    /// Its owner; `None`: the agent's own conversation.
     pub owner: Option<String>,
-    /// The session above it.
+    /// Id of the parent session.
     pub parent: Option<SessionId>,
-    /// When it began, RFC 3339.
+    /// Start time, RFC 3339.
     pub started: String,
-    /// When it ended.
+    /// End time, RFC 3339.
     pub ended: Option<String>,
-    /// Resolutions that may be executed under.
+    /// Number of usable resolutions.
     pub resolutions: usize,
 }
 
-/// The state of a question about an execution.
+/// The state of an approval for an execution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalState {
-    /// The question has no answer yet.
+    /// There is no answer yet.
     Pending,
-    /// A person agreed; the next execution with these parameters runs, once.
+    /// A person approved; the next execution with these parameters runs, once.
     Approved,
-    /// A person did not.
+    /// A person denied.
     Denied,
 }
 
-/// A question as it is shown.
+/// An approval in the form that is shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApprovalView {
     /// Its id.
     pub id: Uuid,
-    /// Whose call.
+    /// The session of the execution.
     pub session: SessionId,
-    /// Under which resolution.
+    /// The resolution of the execution.
     pub resolution: Uuid,
-    /// What is to run.
+    /// Id of the action.
     pub action_id: String,
-    /// With what: SHA-256 of the parameters' canonical JSON.
+    /// SHA-256 of the parameters' canonical JSON.
     pub parameters: Digest,
-    /// Why it is asked.
+    /// Why the approval is needed.
     pub reason: String,
-    /// Who asks: the policy.
+    /// The policy that requires it.
     pub policy_id: Option<String>,
-    /// How it stands.
+    /// Its state.
     pub state: ApprovalState,
-    /// Until when it may be answered and used, RFC 3339.
+    /// Time until which it may be answered and used, RFC 3339.
     pub expires_at: String,
-    /// What a person reads before they answer.
+    /// The preview that a person reads.
     pub sheet: Arc<CallPreview>,
 }
 
@@ -118,12 +118,12 @@ pub struct ApprovalView {
 pub(crate) struct PendingCarpApproval {
     pub(crate) view: ApprovalView,
     pub(crate) expires: Timestamp,
-    /// What the approval is bound to.
+    /// The preconditions of the approval.
     pub(crate) shown: ExactGrant,
     pub(crate) answered_by: Option<(String, Option<String>)>,
 }
 
-/// What the runtime knows of a session.
+/// The runtime's data about a session.
 #[derive(Debug)]
 pub(crate) struct CarpSession {
     pub(crate) agent_id: String,
@@ -195,7 +195,7 @@ impl CarpSession {
         self.resolutions.push_back(issued);
     }
 
-    /// `false`: it was used before.
+    /// Records a request id. Returns `false` if it was used before.
     pub(crate) fn take_request(&mut self, id: Uuid) -> bool {
         if !self.requests.insert(id) {
             return false;
@@ -209,7 +209,7 @@ impl CarpSession {
         true
     }
 
-    /// The answer to an idempotency key: the same execution's, or `Err` when the key was used for another one.
+    /// Returns the answer to an idempotency key, or `Err` if the key was used for another execution.
     pub(crate) fn answer(&self, key: &str, hash: Digest) -> Result<Option<ExecuteResponse>, ()> {
         match self.answers.iter().find(|(known, ..)| known == key) {
             Some((_, known, answer)) if *known == hash => Ok(Some(answer.clone())),
@@ -226,7 +226,7 @@ impl CarpSession {
     }
 }
 
-/// All books.
+/// The data of all sessions.
 #[derive(Debug, Default)]
 pub(crate) struct CarpSessions {
     pub(crate) ledger: RateLedger,
@@ -236,10 +236,10 @@ pub(crate) struct CarpSessions {
 }
 
 impl CarpSessions {
-    /// Opens a book for a CRA session.
+    /// Adds a CRA session.
     ///
     /// # Errors
-    /// Too many are live, or the id is taken.
+    /// Too many are live, or the id is in use.
     pub(crate) fn open(&mut self, id: SessionId, book: CarpSession) -> Result<(), CarpError> {
         if self.sessions.contains_key(&id) {
             return Err(CarpError::Conflict(format!("the session {id} exists already")));
@@ -253,7 +253,7 @@ impl CarpSessions {
         Ok(())
     }
 
-    /// Takes up a book as the journal tells it, or one of the agent's own conversations.
+    /// Restores a session from the journal, or adds one of the agent's own conversations.
     pub(crate) fn insert(&mut self, id: SessionId, book: CarpSession) {
         while self.sessions.len() >= MAX_KNOWN {
             let old = self
@@ -294,7 +294,7 @@ impl CarpSessions {
         self.sessions.get(&id)
     }
 
-    /// A session that has not ended.
+    /// Returns a session that has not ended.
     pub(crate) fn live(&mut self, id: SessionId) -> Result<&mut CarpSession, CarpError> {
         self.sessions
             .get_mut(&id)
@@ -302,7 +302,7 @@ impl CarpSessions {
             .ok_or_else(|| CarpError::UnknownSession(id.to_string()))
     }
 
-    /// The session and the ledger, which `execute::check` wants together.
+    /// Returns the session and the ledger, which `execute::check` needs together.
     pub(crate) fn parts(&mut self, id: SessionId) -> (Option<&mut CarpSession>, &mut RateLedger) {
         (self.sessions.get_mut(&id), &mut self.ledger)
     }
@@ -311,7 +311,7 @@ impl CarpSessions {
         self.sessions.get(&id).map(|book| book.view(id, now))
     }
 
-    /// A page of those that are wanted, the latest first, and how many there are in all.
+    /// Returns a page of matching sessions, newest first, and the total number.
     pub(crate) fn views(
         &self,
         wanted: impl Fn(&CarpSession) -> bool,
@@ -329,7 +329,7 @@ impl CarpSessions {
         (views, total)
     }
 
-    /// Puts a question; the same question twice is one.
+    /// Adds an approval request. The same request twice is one.
     pub(crate) fn ask(
         &mut self,
         waiting: PendingCarpApproval,
@@ -361,7 +361,7 @@ impl CarpSessions {
         Ok(view)
     }
 
-    /// A person's answer to exactly this call, if there is one. A yes is used up by it.
+    /// Takes a person's answer to exactly this call, if there is one. A yes is then used up.
     pub(crate) fn take_answer(
         &mut self,
         under: &super::ResolutionContext,
@@ -393,7 +393,7 @@ impl CarpSessions {
         views
     }
 
-    /// The question, if it waits.
+    /// Returns the approval request, if it waits.
     pub(crate) fn waiting(
         &mut self,
         id: Uuid,

@@ -1,4 +1,4 @@
-//! Why the kernel did not do what a CRA request asks for. `clawk-server` alone maps these to status codes.
+//! Errors of CRA requests. Only `clawk-server` maps them to status codes.
 
 use clawk_carp::InputFaults;
 use clawk_carp::set::SetError;
@@ -7,20 +7,20 @@ use clawk_proto::method::LifecycleState;
 use crate::error::DeniedBy;
 use crate::ports::JournalError;
 
-/// A CRA request that was not done.
+/// Why a CRA request failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CarpError {
-    /// The request, or the parameters in it, are wrong.
+    /// The request or its parameters are not valid.
     #[error("{0}")]
     Invalid(InputFaults),
-    /// Its timestamp is too far off.
+    /// The timestamp differs too much from the clock.
     #[error(
         "the request's timestamp is {off_ms} ms away from this runtime's clock; {limit_ms} ms are tolerated"
     )]
     ClockSkew {
-        /// By how much.
+        /// The difference in milliseconds.
         off_ms: u64,
-        /// What is tolerated.
+        /// The allowed difference in milliseconds.
         limit_ms: u64,
     },
     /// The `request_id` was used before in this session.
@@ -29,68 +29,68 @@ pub enum CarpError {
         /// The id.
         String,
     ),
-    /// No such session, or it has ended.
+    /// The session does not exist or has ended.
     #[error("there is no live session {0}")]
     UnknownSession(
-        /// The id asked for.
+        /// The requested id.
         String,
     ),
-    /// The session is another agent's.
+    /// The session belongs to another agent.
     #[error("the session does not belong to this agent")]
     NotYours,
-    /// A request names Atlases that are not loaded.
+    /// The request names Atlases that are not loaded.
     #[error("no such Atlas: {}", .0.join(", "))]
     UnknownAtlas(
         /// Their ids.
         Vec<String>,
     ),
-    /// The resolution is not known or has expired.
+    /// The resolution is unknown or has expired.
     #[error("the resolution is not known or no longer valid")]
     UnknownResolution,
-    /// Nothing waits under this approval id.
+    /// No approval request waits under this id.
     #[error("no open question has the id {0}")]
     UnknownApproval(
         /// The id.
         String,
     ),
-    /// A yes to a question of which a part was folded away, from who has not seen it.
+    /// A yes to a request with a hidden part, from a person who has not seen it.
     #[error(
         "{hidden_bytes} bytes of the question are folded; read the whole text, then send its digest as `seen`"
     )]
     Unseen {
-        /// Bytes that were not shown.
+        /// Number of hidden bytes.
         hidden_bytes: usize,
     },
-    /// An action is not to run.
+    /// The action must not run.
     #[error("`{action_id}` is denied: {reason}")]
     Denied {
         /// The action.
         action_id: String,
-        /// Why.
+        /// The reason.
         reason: String,
         /// The Atlas policy, or the manifest's.
         policy_id: Option<String>,
-        /// Which layer said no.
+        /// The layer that refused.
         by: Option<DeniedBy>,
-        /// For a limit: when to try again.
+        /// For a limit: time until a retry is possible, in milliseconds.
         retry_after_ms: Option<u64>,
     },
-    /// Too much is open.
+    /// Too many objects are open.
     #[error("{0}")]
     TooMany(
-        /// What, and the bound.
+        /// The kind of object, and the limit.
         String,
     ),
-    /// An Atlas of this id is loaded, or others need the one to be removed.
+    /// An Atlas with this id is loaded, or others need the one to be removed.
     #[error("{0}")]
     Conflict(
-        /// Why.
+        /// The reason.
         String,
     ),
     /// The Atlases can't be compiled together.
     #[error(transparent)]
     Set(#[from] SetError),
-    /// The agent does not take work in this state.
+    /// The agent accepts no work in this state.
     #[error("the agent is {}", .0.name())]
     NotReady(LifecycleState),
     /// The journal can't be written or read.
@@ -99,7 +99,7 @@ pub enum CarpError {
 }
 
 impl CarpError {
-    /// The word for it, in answers and in the trace.
+    /// Returns the error's word in answers and in the trace.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         match self {

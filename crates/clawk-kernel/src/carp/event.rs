@@ -1,7 +1,7 @@
-//! The events that CARP writes into the journal: the standard list in the protocol's order, and the facts that a restart needs.
+//! The events that CARP writes into the journal: the standard events in the protocol's order, and the data that a restart needs.
 //!
-//! A session's own chain holds the standard events. What only the runtime needs stands in the runtime's chain, so that a
-//! session's trace reads as the protocol has it.
+//! A session's own chain holds the standard events. Data for the runtime only is in the runtime's chain, so that a session's trace
+//! follows the protocol.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use serde_json::{Map, Value};
 use super::CarpError;
 use crate::event::{Draft, JournalWriter, Thread, canonical, digest};
 
-/// What a session's opener said of it.
+/// The opener's description of a session.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct CarpSessionDescription {
     pub(crate) goal: String,
@@ -97,7 +97,7 @@ const fn policy_violation(violation: Violation) -> PolicyViolation {
     }
 }
 
-/// `policy.evaluated` of an execution. `changes`: of the set that judged, see `Loaded::changes`.
+/// `policy.evaluated` of an execution. `changes`: that of the judging set, see `Loaded::changes`.
 pub(crate) fn evaluated(
     scribe: &JournalWriter,
     thread: &Thread,
@@ -107,7 +107,7 @@ pub(crate) fn evaluated(
     scribe.entry(thread, &policy_evaluated(evaluation, changes))
 }
 
-/// `error.occurred`: a request that was not answered as asked. A request to resolve stands before it.
+/// `error.occurred`: a request that failed. For a resolution, the request's event comes before it.
 pub(crate) fn occurred(
     scribe: &JournalWriter,
     thread: &Thread,
@@ -115,7 +115,7 @@ pub(crate) fn occurred(
     error: &CarpError,
 ) -> Vec<Draft> {
     let text = match error {
-        // What was sent may be anything; where it is wrong says enough.
+        // The invalid value may be anything, so only its place is recorded.
         CarpError::Invalid(faults) => {
             let places = faults.errors.iter().take(16);
             let places = places.map(|fault| format!("{} ({})", fault.path, fault.code));
@@ -231,7 +231,7 @@ pub(crate) fn issued(
     scribe.entry(root, &payload).content(hash, bytes)
 }
 
-/// What execution asks about, and no more: neither texts nor schemas.
+/// Returns the data that an execution needs, without texts and schemas.
 fn kept(request: &Request, resolution: &CarpResolution) -> StoredResolution {
     let bare = |action: &Arc<AllowedAction>| {
         Arc::new(AllowedAction {

@@ -1,4 +1,4 @@
-//! The Atlas layer of the one path (R12): the verdict of the resolution and of the policies now, and the charged amounts.
+//! The Atlas layer of the call path (R12): the verdict of the resolution and of the current policies, and the charges.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::ports::RunOutcome;
 use crate::sheet::CallPreview;
 use crate::witness::ExactGrant;
 
-/// How long a question of an HTTP execution stands, seconds; no longer than its resolution.
+/// Lifetime of an HTTP execution's approval request, in seconds; at most that of its resolution.
 const QUESTION_SECONDS: i64 = 3_600;
 
 /// A call that names an action.
@@ -31,31 +31,31 @@ pub(crate) struct AtlasGate {
     loaded: Arc<LoadedAtlases>,
     pub(crate) under: ResolutionContext,
     action_id: String,
-    /// The tool that runs it.
+    /// Name of the tool that runs it.
     pub(crate) tool: String,
-    /// Its own time limit, milliseconds.
+    /// The action's own time limit, in milliseconds.
     pub(crate) timeout_ms: u64,
     confirm: bool,
-    /// The action says that doing it twice is as good as once.
+    /// The action is declared idempotent.
     pub(crate) idempotent: bool,
-    /// What its results must look like.
+    /// The schema of its results.
     returns: Arc<Schema>,
 }
 
-/// What the Atlases say of one call.
+/// The Atlases' judgement of one call.
 #[derive(Debug)]
 pub(crate) struct AtlasJudgement {
     pub(crate) verdict: Verdict,
     pub(crate) evaluation: Option<ActionEvaluation>,
     pub(crate) violation: Option<Violation>,
-    /// The refusal in full, where the verdict is one.
+    /// The complete error, if the verdict is a refusal.
     refused: Option<CallError>,
-    /// A person is to be asked because of the Atlas.
+    /// The Atlas requires a person's approval.
     pub(crate) asks: bool,
 }
 
 impl AtlasJudgement {
-    /// The Atlas's own words, if it was the Atlas that refused.
+    /// Returns the Atlas's own error, if the Atlas refused.
     pub(crate) fn words(&self, error: CallError) -> CallError {
         let ours = matches!(
             &error,
@@ -80,10 +80,10 @@ fn denied(action_id: &str, reason: String, policy: Option<&str>, retry_after_ms:
 }
 
 impl AtlasGate {
-    /// The gate before a call, if what it names is an action. A call without a resolution is resolved for itself.
+    /// Makes the gate of a call that names an action. A call without a resolution gets its own.
     ///
     /// # Errors
-    /// The name is that of a tool which only actions reach, nothing runs the action, or it can't be resolved.
+    /// The name is a tool that only actions may use, nothing runs the action, or the resolution fails.
     pub(crate) async fn of(
         (carp, catalog): (&CarpRuntime, &ToolCatalog),
         session: SessionId,
@@ -129,8 +129,8 @@ impl AtlasGate {
         }))
     }
 
-    /// A result that does not fit the action's `returns_schema` is an error that says where; what came stays readable. A
-    /// result without structured content is judged by its text, read as JSON.
+    /// Validates a result. If it does not match the action's `returns_schema`, it becomes an error with the place; the result stays
+    /// readable. A result without structured content is validated by its text, read as JSON.
     pub(crate) fn judge_result(&self, mut ran: RunOutcome) -> RunOutcome {
         if ran.is_error || self.returns.takes_anything() {
             return ran;
@@ -158,7 +158,7 @@ impl AtlasGate {
         ran
     }
 
-    /// So often Atlases had come and gone when its set was taken.
+    /// Returns the number of Atlas changes before its set.
     pub(crate) fn changes(&self) -> u64 {
         self.loaded.changes
     }
@@ -172,10 +172,10 @@ impl AtlasGate {
         }
     }
 
-    /// Asks the resolution and the policies; spends nothing (R29).
+    /// Asks the resolution and the policies, without charging limits (R29).
     ///
     /// # Errors
-    /// The arguments do not fit the action's schema.
+    /// The arguments do not match the action's schema.
     pub(crate) fn judge(
         &self,
         carp: &CarpRuntime,
@@ -282,11 +282,11 @@ impl AtlasGate {
         }
     }
 
-    /// Charges the execution: everything or nothing, at the moment that it is decided. `approved`: what the Atlas asked
-    /// of a person has been answered with a yes.
+    /// Charges all limits of the execution, or none, at the moment of the decision. `approved`: a person has approved what the
+    /// Atlas required.
     ///
     /// # Errors
-    /// A limit was spent meanwhile, or the policies changed their mind.
+    /// A limit was used up meanwhile, or the policies now decide differently.
     pub(crate) fn charge(
         &self,
         carp: &CarpRuntime,
@@ -371,18 +371,18 @@ fn unresolved(action_id: &str, error: &CarpError) -> CallError {
     }
 }
 
-/// The state of a question whose caller does not wait.
+/// The state of an approval request whose caller does not wait.
 #[derive(Debug)]
 pub(crate) enum DeferredApproval {
-    /// A person agreed to exactly this call, as it was shown.
+    /// A person approved exactly this call, as it was shown.
     Approved { by: String, shown: ExactGrant },
-    /// A person did not.
+    /// A person denied it.
     Denied { by: String, reason: Option<String> },
-    /// It waits.
+    /// It still waits.
     Waits(ApprovalView),
 }
 
-/// Puts a question whose asker does not wait (HTTP), or finds its answer. A yes holds for these parameters, once.
+/// Makes an approval request whose caller does not wait (HTTP), or finds its answer. A yes is valid once, for these parameters.
 pub(crate) fn pend(
     carp: &CarpRuntime,
     under: &ResolutionContext,

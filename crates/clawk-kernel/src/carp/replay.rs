@@ -1,4 +1,4 @@
-//! What a replay is told of Atlases: which were in force, from what they were read, and what other sessions did to them.
+//! The Atlases' data for a replay: which were in force, their sources, and the changes by other sessions.
 
 use std::sync::Arc;
 
@@ -15,39 +15,39 @@ use crate::error::StartError;
 use crate::event::{canonical, digest, kind};
 use crate::ports::{JournalError, RecordedEvent};
 
-/// Part of an agent's facts: the configuration's Atlases, and how they decide.
+/// The part of an agent's description about the configuration's Atlases and their options.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CarpFacts {
-    /// In the configuration's order.
+    /// The Atlases in the configuration's order.
     pub atlases: Vec<AtlasRef>,
     /// The tool that runs actions which name none.
     pub fallback: Option<String>,
-    /// Tokens of context that one turn is given.
+    /// Largest context for one turn, in tokens.
     pub max_context_tokens: u64,
-    /// What came over the API was in force, too.
+    /// Atlases of the API were in force, too.
     pub served: bool,
-    /// What no policy mentions was denied.
+    /// Actions that no policy mentions were denied.
     pub strict: bool,
-    /// How long a resolution lived, seconds.
+    /// Lifetime of a resolution, in seconds.
     pub ttl_seconds: u32,
-    /// What was judged after a change says after which (`atlas_changes`). Earlier versions did not say.
+    /// Judgements record the number of earlier changes (`atlas_changes`). Earlier versions did not.
     #[serde(default)]
     pub counted: bool,
 }
 
-/// An Atlas, by what it was read from.
+/// A reference to an Atlas by its source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AtlasRef {
     /// Its id.
     pub atlas_id: String,
-    /// Of the content that [`atlas_of`] reads.
+    /// Digest of the content that [`atlas_of`] reads.
     pub upload_hash: Digest,
     /// Its version.
     pub version: String,
 }
 
 impl CarpFacts {
-    /// What is worth telling; `None` without Atlases and without an API that could bring some.
+    /// Returns the data to record; `None` without Atlases and without an API that could load some.
     pub(crate) fn of(config: &AtlasSettings) -> Option<Self> {
         if config.loaded.is_empty() && !config.served {
             return None;
@@ -68,7 +68,7 @@ impl CarpFacts {
         })
     }
 
-    /// The configuration again, with these Atlases.
+    /// Rebuilds the configuration with these Atlases.
     pub(crate) fn config(&self, loaded: Vec<Arc<Atlas>>) -> AtlasSettings {
         AtlasSettings {
             loaded,
@@ -82,10 +82,10 @@ impl CarpFacts {
     }
 }
 
-/// Reads an Atlas from the content of a `ckp.atlas.described` or `ckp.atlas.loaded`.
+/// Reads an Atlas from the content of a `ckp.atlas.described` or `ckp.atlas.loaded` event.
 ///
 /// # Errors
-/// It is none.
+/// The content is not a valid Atlas.
 pub fn atlas_of(content: &[u8]) -> Result<Atlas, InputFaults> {
     let upload: AtlasUpload = serde_json::from_slice(content)
         .map_err(|error| super::turn::fault("", "json", format!("no recorded Atlas: {error}")))?;
@@ -93,7 +93,7 @@ pub fn atlas_of(content: &[u8]) -> Result<Atlas, InputFaults> {
     Atlas::in_memory(&manifest, &upload.files)
 }
 
-/// Tells the record what the configuration's Atlases were read from. Contents of the same digest are kept once.
+/// Records the sources of the configuration's Atlases. Contents with the same digest are stored once.
 pub(crate) fn facts(carp: &CarpRuntime) -> Result<(), StartError> {
     let thread = carp.root(carp.root.span);
     for atlas in &carp.config.loaded {
@@ -110,14 +110,14 @@ pub(crate) fn facts(carp: &CarpRuntime) -> Result<(), StartError> {
     Ok(())
 }
 
-/// What happened beside a session and bears on it.
+/// An event outside a session that affects it.
 #[derive(Debug, Clone)]
 pub(crate) enum OutsideAtlasEvent {
     /// Another session spent of a limit.
     Charged(CarpLimitsCharged),
     /// An Atlas came.
     Loaded(AtlasUpload),
-    /// An Atlas went.
+    /// An Atlas was removed.
     Removed(String),
 }
 
@@ -140,7 +140,7 @@ impl OutsideAtlasEvent {
         })
     }
 
-    /// Does it again. What does not go shows in what is resolved next.
+    /// Applies the event again. A failure shows in the next resolution.
     pub(crate) async fn apply(
         self,
         (carp, catalog): (&CarpRuntime, &ToolCatalog),
@@ -148,7 +148,7 @@ impl OutsideAtlasEvent {
     ) {
         let outcome = match self {
             Self::Charged(charged) => {
-                // silent-ok: dates of ours are in range
+                // silent-ok: clawk's own times are in range
                 let at = Timestamp::from_microsecond(at.0).unwrap_or(Timestamp::MIN);
                 restore::spend(&mut carp.books(), &charged, at);
                 return;

@@ -1,4 +1,4 @@
-//! Resolving: decided by `clawk-carp`, recorded here, and handed out only when the record is durable.
+//! Resolutions: decided by `clawk-carp`, recorded here, and returned only when the record is durable.
 
 use clawk_carp::execute::IssuedResolution;
 use clawk_carp::message;
@@ -27,7 +27,7 @@ impl From<ResolveError> for CarpError {
     }
 }
 
-/// A request's clock must agree with ours.
+/// Checks that a request's timestamp is close enough to this host's clock.
 pub(crate) fn check_skew(carp: &CarpRuntime, request: &Request, now: Timestamp) -> Result<(), CarpError> {
     let Some(limit_ms) = carp.config.clock_skew_ms else {
         return Ok(());
@@ -39,18 +39,17 @@ pub(crate) fn check_skew(carp: &CarpRuntime, request: &Request, now: Timestamp) 
     Err(CarpError::ClockSkew { off_ms, limit_ms })
 }
 
-/// Notes in the session's chain that a request was not answered as asked. The answer is an error already: one that can't be
-/// written changes nothing.
+/// Records in the session's chain that a request failed. The answer is an error anyway, so a failed write changes nothing.
 pub(crate) async fn note(carp: &CarpRuntime, request: &Request, error: &CarpError) {
     match error {
-        // No session of theirs, or nothing to write with.
+        // The session is not theirs, or nothing can be written.
         CarpError::UnknownSession(_)
         | CarpError::NotYours
         | CarpError::NotReady(_)
         | CarpError::Journal(_)
         | CarpError::Unseen { .. }
         | CarpError::TooMany(_) => return,
-        // The path has told it.
+        // The call path has recorded it.
         CarpError::Denied { .. } => return,
         CarpError::Invalid(_)
         | CarpError::ClockSkew { .. }
@@ -76,7 +75,7 @@ pub(crate) async fn note(carp: &CarpRuntime, request: &Request, error: &CarpErro
     }
 }
 
-/// Resolves a request of a live session. `most_tokens`: context beyond is left out, and recorded as left out.
+/// Makes a resolution for a live session. `most_tokens`: further context is left out, and recorded as left out.
 pub(crate) async fn resolve(
     carp: &CarpRuntime,
     request: &Request,
@@ -132,7 +131,7 @@ fn fits(block: &ContextBlock, left: &mut u64) -> bool {
     fits
 }
 
-/// Blocks that do not fit into `most` tokens, the important ones first.
+/// Returns the blocks that do not fit into `most` tokens. Important blocks are kept first.
 fn over(resolution: &CarpResolution, most: u64) -> Vec<&ContextBlock> {
     let mut left = most;
     let blocks = resolution.context_blocks.iter().map(|block| &**block);

@@ -1,4 +1,4 @@
-//! After a restart: sessions, resolutions, what was spent, and Atlases that came over the API, folded from the journal.
+//! After a restart: restores sessions, resolutions, used limits, and Atlases of the API from the journal.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ use crate::ports::{JournalScan, RecordedEvent};
 /// Events read at a time.
 const PAGE: usize = 1_000;
 
-/// Takes up what is in the journal. Without Atlases and without a CRA door there is nothing to take up.
+/// Restores the data in the journal. Without Atlases and without CRA there is none.
 ///
 /// # Errors
-/// The journal can't be read, or an Atlas of before no longer goes with the configuration's.
+/// The journal can't be read, or an earlier Atlas is not compatible with the configuration's.
 pub(crate) async fn restore(carp: &CarpRuntime) -> Result<(), StartError> {
     if !carp.config.served && carp.is_empty() {
         return Ok(());
@@ -56,10 +56,10 @@ pub(crate) async fn restore(carp: &CarpRuntime) -> Result<(), StartError> {
     }
 }
 
-/// What another host recorded: see [`restore`].
+/// Applies another host's event: see [`restore`].
 ///
 /// # Errors
-/// An Atlas that came over the API there can't be loaded here.
+/// An Atlas that was loaded there over the API can't be loaded here.
 pub(crate) fn follow(carp: &CarpRuntime, event: &RecordedEvent) -> Result<(), StartError> {
     if !carp.config.served && carp.is_empty() {
         return Ok(());
@@ -139,7 +139,7 @@ pub(super) fn spend(books: &mut CarpSessions, charged: &CarpLimitsCharged, at: T
     }
 }
 
-/// An Atlas governs: one that can't be taken up again keeps the agent from starting, instead of leaving it ungoverned.
+/// Restores an Atlas. If it can't be restored, the agent does not start, because it would be ungoverned.
 fn loaded(carp: &CarpRuntime, event: &RecordedEvent) -> Result<(), StartError> {
     let before = carp.loaded();
     let known: AtlasLoaded = event.read_as()?;

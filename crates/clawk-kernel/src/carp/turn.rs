@@ -1,4 +1,4 @@
-//! The part of Atlases in an agent's turn: context for the prompt, actions as tools.
+//! The Atlases in an agent's turn: context for the prompt, actions as tools.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,29 +17,29 @@ use super::{CarpError, CarpRuntime, ResolutionContext};
 use crate::catalog::ToolCatalog;
 use crate::ports::{ModelMessage, ToolOffer};
 
-/// The longest goal, characters (CRA PROTOCOL §3).
+/// Longest goal, in characters (CRA PROTOCOL §3).
 const GOAL_CHARS: usize = 10_000;
-/// The longest name that models take for a tool.
+/// Longest tool name that models accept, in characters.
 const NAME_CHARS: usize = 64;
 
-/// What one turn was granted.
+/// The rights and context granted to one turn.
 #[derive(Debug)]
 pub(crate) struct TurnGrant {
     under: ResolutionContext,
-    /// Joins the system prompt.
+    /// Text that is added to the system prompt.
     pub(crate) context: String,
     pub(crate) offers: Vec<ToolOffer>,
-    /// From the name that a model sees to the action.
+    /// Maps the name that a model sees to the action.
     names: BTreeMap<String, Arc<str>>,
 }
 
 impl TurnGrant {
-    /// The action that a model means by a name.
+    /// Returns the action for a model's tool name.
     pub(crate) fn action(&self, name: &str) -> Option<&str> {
         self.names.get(name).map(|id| &**id)
     }
 
-    /// For one call of this turn.
+    /// Returns the resolution context for one call of this turn.
     pub(crate) fn under(&self, carp: &CarpRuntime) -> ResolutionContext {
         ResolutionContext {
             execution: carp.uuid(),
@@ -48,15 +48,15 @@ impl TurnGrant {
     }
 }
 
-/// An action's name as models take it: no dots. Action ids hold no underscores, so it can't mean two.
+/// Returns an action's tool name for models, without dots. Action ids hold no underscores, so the name is unique.
 fn offered_name(action_id: &str) -> String {
     action_id.replace('.', "_")
 }
 
-/// Resolves a turn's message. `None`: no Atlas governs.
+/// Makes the resolution for a turn's message. `None`: no Atlas governs.
 ///
 /// # Errors
-/// It can't be resolved or recorded: the turn must not go on ungoverned.
+/// The resolution fails or can't be recorded. The turn must then not continue.
 pub(crate) async fn for_turn(
     (carp, catalog): (&CarpRuntime, &ToolCatalog),
     session: SessionId,
@@ -75,10 +75,10 @@ pub(crate) async fn for_turn(
     Ok(Some(Arc::new(grant((carp, catalog), request, &resolution))))
 }
 
-/// Resolves for one call that came without a resolution.
+/// Makes the resolution for a call that has none.
 ///
 /// # Errors
-/// As [`for_turn`].
+/// The errors of [`for_turn`].
 pub(crate) async fn for_call(
     carp: &CarpRuntime,
     session: SessionId,
@@ -94,7 +94,7 @@ pub(crate) async fn for_call(
     })
 }
 
-/// A request in the agent's own name, in a session of its own.
+/// Returns a request in the agent's own name and session.
 fn own_request(carp: &CarpRuntime, session: SessionId, goal: &str) -> Request {
     let agent_id = carp.agent_id.clone();
     let at = carp.now();
@@ -128,7 +128,7 @@ fn own_request(carp: &CarpRuntime, session: SessionId, goal: &str) -> Request {
     }
 }
 
-/// What a message is as a goal.
+/// Returns a message as a goal.
 pub(crate) fn goal_of(said: &str) -> String {
     if said.is_empty() {
         return "(nothing said)".to_owned();
@@ -142,7 +142,7 @@ fn grant(
     resolution: &CarpResolution,
 ) -> TurnGrant {
     let loaded = carp.loaded();
-    // What waits for a person is offered: calling it asks.
+    // An action that needs an approval is offered; calling it asks a person.
     let waiting = resolution
         .constraints
         .iter()
@@ -185,7 +185,7 @@ fn grant(
     }
 }
 
-/// The blocks as data: each says where it is from, and none can end its own frame.
+/// Returns the blocks as data. Each names its source, and none can end its own frame.
 fn context(blocks: &[Arc<ContextBlock>]) -> String {
     let mut parts = Vec::new();
     for block in blocks {
@@ -205,7 +205,7 @@ fn context(blocks: &[Arc<ContextBlock>]) -> String {
     parts.join("\n\n")
 }
 
-/// A fault without a place.
+/// Returns a fault at `path`.
 pub(crate) fn fault(path: &str, code: &str, message: String) -> InputFaults {
     InputFaults {
         errors: vec![clawk_proto::carp::CarpFault {

@@ -1,5 +1,6 @@
-//! What a model wrote in its own way, as the tool's schema wants it: `null` for an optional parameter, `"5"` for an integer, a JSON
-//! text for an object. Converted before policy, approvals and the tool see the call, and only where the schema leaves no doubt.
+//! Converts a model's arguments to the types in the tool's schema: `null` for an optional parameter, `"5"` for an integer, a JSON
+//! text for an object. The conversion happens before policy, approvals and the tool see the call, and only if the schema allows a
+//! single reading.
 
 use std::collections::BTreeMap;
 
@@ -7,33 +8,33 @@ use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{JsonType, Validator};
 use serde_json::{Map, Value};
 
-/// How often the arguments are looked at again: what was a text may hold values that are to be converted themselves.
+/// Number of passes over the arguments. A converted text may contain values that must be converted, too.
 const ROUNDS: usize = 3;
-/// Values converted in one call; arguments with more faults are refused as they are.
+/// Largest number of converted values in one call. Arguments with more faults are refused unchanged.
 const MAX_CONVERTED: usize = 64;
-/// The longest text that is read as JSON, bytes.
+/// Longest text that is parsed as JSON, in bytes.
 const MAX_TEXT_BYTES: usize = 1 << 20;
 
-/// Arguments that were converted, and where.
+/// Converted arguments, and which values changed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ConvertedArguments {
     pub(crate) arguments: Map<String, Value>,
-    /// JSON Pointers of the values that were changed or left out, in order.
+    /// JSON Pointers of the values that were changed or removed, in order.
     pub(crate) pointers: Vec<String>,
 }
 
-/// What one fault of a value asks for.
+/// The correction for one faulty value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ConversionRemedy {
-    /// The value becomes this type.
+    /// Convert the value to this type.
     Type(JsonType),
-    /// The schema wants something else: nobody can say what was meant.
+    /// No correction: the intended value is not clear.
     Unclear,
 }
 
-/// Arguments that fit the schema, where those that were given do not and their meaning is plain; `None`: they stay as they are.
+/// Returns arguments that match the schema, if the given ones do not and their meaning is clear; `None`: they stay unchanged.
 ///
-/// It is all or nothing: a call whose arguments can't be made to fit as a whole is refused with what the model wrote.
+/// Either all faults are corrected, or none: otherwise the call is refused with the model's original arguments.
 pub(super) fn convert(validator: &Validator, given: &Map<String, Value>) -> Option<ConvertedArguments> {
     let mut value = Value::Object(given.clone());
     let mut pointers: Vec<String> = Vec::new();
@@ -45,7 +46,7 @@ pub(super) fn convert(validator: &Validator, given: &Map<String, Value>) -> Opti
         if faults.len() > MAX_CONVERTED {
             return None;
         }
-        // Deeper values first: a list is changed before the object that it stands in.
+        // Deeper values first: a list is changed before the object that contains it.
         for (pointer, remedy) in faults.iter().rev() {
             if !apply(&mut value, pointer, *remedy) {
                 return None;
@@ -65,7 +66,7 @@ pub(super) fn convert(validator: &Validator, given: &Map<String, Value>) -> Opti
     Some(ConvertedArguments { arguments, pointers })
 }
 
-/// What each faulty value would have to become, by its pointer.
+/// Returns the correction for each faulty value, by its pointer.
 fn remedies(validator: &Validator, value: &Value) -> BTreeMap<String, ConversionRemedy> {
     let mut found: BTreeMap<String, ConversionRemedy> = BTreeMap::new();
     for fault in validator.iter_errors(value).take(MAX_CONVERTED + 1) {
@@ -88,7 +89,7 @@ fn remedies(validator: &Validator, value: &Value) -> BTreeMap<String, Conversion
     found
 }
 
-/// Changes the value at this place; `false`: it can't be done without guessing.
+/// Changes the value at this place. Returns `false` if that would be a guess.
 fn apply(value: &mut Value, pointer: &str, remedy: ConversionRemedy) -> bool {
     let Some(here) = value.pointer_mut(pointer) else {
         return false;
@@ -108,7 +109,7 @@ fn apply(value: &mut Value, pointer: &str, remedy: ConversionRemedy) -> bool {
     }
 }
 
-/// A member that is `null` and may not be is as good as absent. Of a list nothing is left out: its places have a meaning.
+/// Removes a member that is `null` but may not be. List entries are never removed, because their positions have a meaning.
 fn leave_out(value: &mut Value, pointer: &str) -> bool {
     let Some((parent, name)) = pointer.rsplit_once('/') else {
         return false;
@@ -118,7 +119,7 @@ fn leave_out(value: &mut Value, pointer: &str) -> bool {
     parent.and_then(|members| members.remove(&name)).is_some()
 }
 
-/// The same value in another type, where it can only mean one thing.
+/// Returns the value converted to another type, if only one reading is possible.
 fn converted(value: &Value, kind: JsonType) -> Option<Value> {
     let text = value.as_str().filter(|text| text.len() <= MAX_TEXT_BYTES);
     match kind {
@@ -140,7 +141,7 @@ fn converted(value: &Value, kind: JsonType) -> Option<Value> {
             let text = text?;
             match serde_json::from_str(text) {
                 Ok(inner @ Value::Array(_)) => Some(inner),
-                // One value where several may stand. That the list takes texts is checked with all the rest.
+                // One value in place of a list. The later validation checks that the list may contain texts.
                 Ok(Value::Null) => None,
                 _ => Some(Value::Array(vec![Value::String(text.to_owned())])),
             }
@@ -149,7 +150,7 @@ fn converted(value: &Value, kind: JsonType) -> Option<Value> {
     }
 }
 
-/// A whole number as JSON writes it: no sign `+`, no leading zeros, no blanks, no exponent.
+/// Parses a whole number in JSON's notation: no `+`, no leading zeros, no blanks, no exponent.
 fn whole_number(text: &str) -> Option<i64> {
     let number: i64 = text.parse().ok()?; // silent-ok: no number, nothing to convert
     (number.to_string() == text).then_some(number)

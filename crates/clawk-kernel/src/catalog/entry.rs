@@ -1,4 +1,4 @@
-//! One tool: what the manifest says of it, completed by what its executor knows, and the check of a call's arguments and result.
+//! One tool: the manifest's declaration, completed by its executor's description, and the validation of arguments and results.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::error::{ArgumentFault, CallError};
 use crate::ports::{Executor, RunError, RunOutcome, ToolDescription, ToolOffer, ToolRunner};
 use crate::stop::Level;
 
-/// Faults listed of one call's arguments; the rest is not told.
+/// Largest number of faults that are listed for one call's arguments.
 const MAX_FAULTS: usize = 16;
 
 /// One tool.
@@ -29,31 +29,31 @@ pub(crate) struct CatalogEntry {
     pub(crate) name: Arc<str>,
     pub(crate) spec: Tool,
     pub(crate) plan: Arc<Plan>,
-    /// The lesser of the tool's `timeout_ms` and the sandbox's, milliseconds.
+    /// The smaller of the tool's and the sandbox's `timeout_ms`, in milliseconds.
     pub(crate) timeout_ms: u64,
-    /// What rules close to it, taken out of its plan.
+    /// Paths that rules deny to the tool, removed from its plan.
     pub(super) closed: HiddenRoots,
     /// The skill that a composite tool runs.
     pub(crate) skill: Option<Arc<Skill>>,
-    /// The skill whose instructions a call of it gives.
+    /// The skill whose instructions a call returns.
     pub(crate) joins: Option<Arc<Skill>>,
     /// It is `output-read`, which the kernel runs itself.
     pub(crate) reads_output: bool,
-    /// It is one of the swarm's, which the kernel runs itself.
+    /// It is a tool of the swarm, which the kernel runs itself.
     pub(crate) of_team: bool,
-    /// It is `mcp-sampling`, which only servers ask for.
+    /// It is `mcp-sampling`, which only servers call.
     pub(crate) samples: bool,
-    /// An argument that names something of this agent, and what can be named.
+    /// An argument that names an object of this agent, and the possible names.
     pub(super) names: Option<(&'static str, String)>,
-    /// The declared tool whose server serves it, where the manifest does not name it itself.
+    /// The declared tool whose server provides this tool, if the manifest does not name it directly.
     pub(crate) from: Option<Arc<str>>,
-    /// Whether it stands for all tools of its server, once that is known.
+    /// The tools of its server that it represents, once they are known.
     pub(super) stands_for: OnceCell<Vec<Arc<CatalogEntry>>>,
     pub(super) described: OnceCell<Arc<DescribedTool>>,
     pub(super) looked_at: AtomicBool,
 }
 
-/// A tool with everything known: from the manifest first, from its executor where the manifest is silent.
+/// A tool with its full description: the manifest's values first, the executor's for what the manifest does not set.
 #[derive(Debug)]
 pub(crate) struct DescribedTool {
     pub(crate) description: String,
@@ -64,7 +64,7 @@ pub(crate) struct DescribedTool {
     pub(crate) labels: BTreeMap<String, String>,
     /// What runs it.
     pub(crate) executor: Executor,
-    /// The category that its executor gives it, whatever the manifest's label says.
+    /// The executor's category, regardless of the manifest's label.
     pub(crate) own_category: Option<&'static str>,
 }
 
@@ -73,14 +73,14 @@ impl DescribedTool {
         self.annotations.get(name).and_then(Value::as_bool) == Some(true)
     }
 
-    /// Without side effects (R13).
+    /// Returns whether it has no side effects (R13).
     pub(crate) fn read_only(&self) -> bool {
         self.hint("readOnlyHint")
     }
 
-    /// The least stop that it does not run under.
+    /// Returns the lowest emergency-stop level that blocks this tool.
     pub(crate) fn stopped_by(&self) -> Level {
-        // Nobody knows where a command line reaches.
+        // A command line can reach any host.
         let is_shell = self
             .labels
             .get("category")
@@ -92,17 +92,18 @@ impl DescribedTool {
         }
     }
 
-    /// Without side effects and without reach outside this machine: decision and outcome may share one commit.
+    /// Returns whether it has no side effects and reaches nothing outside this machine. Decision and outcome may then share one
+    /// commit.
     pub(crate) fn pure(&self) -> bool {
         self.read_only() && !self.hint("openWorldHint")
     }
 
-    /// May be run again after a failure.
+    /// Returns whether it may be run again after a failure.
     pub(crate) fn idempotent(&self) -> bool {
         self.hint("idempotentHint")
     }
 
-    /// Reaches the network, as far as is declared.
+    /// Returns whether it is declared to reach the network.
     pub(crate) fn reaches_network(&self) -> bool {
         self.hint("openWorldHint") || self.labels.get("category").is_some_and(|c| c == "network")
     }
@@ -111,7 +112,7 @@ impl DescribedTool {
         self.labels.get("category").map(String::as_str)
     }
 
-    /// It may reach the network: it says so, or nothing says that it does not.
+    /// Returns whether it may reach the network: declared, or not excluded.
     pub(crate) fn may_reach_network(&self) -> bool {
         let closed = self.annotations.get("openWorldHint").and_then(Value::as_bool) == Some(false);
         match self.category() {
@@ -120,24 +121,25 @@ impl DescribedTool {
         }
     }
 
-    /// It may touch files: its category says so, or it has none.
+    /// Returns whether it may use files: by its category, or because it has none.
     pub(crate) fn may_touch_files(&self) -> bool {
         self.category()
             .is_none_or(|category| category == "filesystem" || category == "shell")
     }
 
-    /// It touches files where its arguments say, and nowhere else.
+    /// Returns whether it uses only files that its arguments name.
     pub(crate) fn names_its_files(&self) -> bool {
         self.category() == Some("filesystem")
     }
 
-    /// JSON Schema of the result.
+    /// Returns the JSON Schema of the result.
     pub(crate) fn output_schema(&self) -> Option<&Value> {
         self.output.as_ref().map(|(schema, _)| schema)
     }
 
-    /// The result, and where it does not fit the tool's `output_schema`: that first, and as an error. What counts is the
-    /// structured result or the text as JSON, whichever fits; a text that is no JSON counts as a string.
+    /// Validates the result. If it does not match the tool's `output_schema`, the result becomes an error that begins with the
+    /// fault. The structured result or the text as JSON is validated, whichever matches; a text that is not JSON counts as a
+    /// string.
     pub(crate) fn fitting(&self, mut ran: RunOutcome) -> RunOutcome {
         let ran_indeed = !ran.is_error && !ran.obtained.mechanisms.iter().any(|how| how == PREDICTED);
         let Some((_, validator)) = self.output.as_ref().filter(|_| ran_indeed) else {
@@ -172,12 +174,13 @@ impl DescribedTool {
         ran
     }
 
-    /// A model's arguments as the schema wants them, where they do not fit and their meaning is plain; `None`: they stay as they are.
+    /// Converts a model's arguments to the schema's types, if they do not match and their meaning is clear; `None`: they stay
+    /// unchanged.
     pub(crate) fn convert(&self, arguments: &Map<String, Value>) -> Option<ConvertedArguments> {
         convert(&self.validator, arguments)
     }
 
-    /// Every fault of the arguments.
+    /// Validates the arguments and lists every fault.
     pub(crate) fn check(&self, tool: &str, arguments: &Value) -> Result<(), CallError> {
         if self.validator.is_valid(arguments) {
             return Ok(());
@@ -198,7 +201,7 @@ impl DescribedTool {
     }
 }
 
-/// What a server says of its tools goes to models and into the record: without the values that are known here.
+/// Removes known secrets from a server's description of its tools, which goes to models and into the record.
 fn without_known(scanner: &Scanner, known: &mut ToolDescription) {
     if scanner.is_idle() {
         return;
@@ -214,7 +217,7 @@ fn without_known(scanner: &Scanner, known: &mut ToolDescription) {
     }
 }
 
-/// What the built-ins of memory can name: the model learns it from the schema, not from a refusal.
+/// Returns the names that the memory built-ins accept, so that the model learns them from the schema and not from a refusal.
 pub(super) fn names(manifest: &Manifest, tool: &str) -> Option<(&'static str, String)> {
     let stores = manifest.memory.iter().flat_map(|memory| &memory.stores);
     let (argument, known): (_, Vec<&str>) = if tool == "context-write" {
@@ -233,7 +236,7 @@ pub(super) fn names(manifest: &Manifest, tool: &str) -> Option<(&'static str, St
     (!known.is_empty()).then(|| (argument, format!("One of: {}", known.join(", "))))
 }
 
-/// Adds to what a schema says of an argument, unless it lists the values itself.
+/// Adds the names to an argument's description, unless the schema already lists the values.
 fn say_names(schema: &mut Value, argument: &str, names: &str) {
     let place = schema
         .get_mut("properties")
@@ -244,7 +247,7 @@ fn say_names(schema: &mut Value, argument: &str, names: &str) {
         return;
     };
     let said = property.get("description").and_then(Value::as_str);
-    // A replay is told what the record has: the names are in it.
+    // A replay uses the recorded description, which already has the names.
     if said.is_some_and(|said| said.ends_with(names)) {
         return;
     }
@@ -256,7 +259,7 @@ fn say_names(schema: &mut Value, argument: &str, names: &str) {
 }
 
 impl CatalogEntry {
-    /// A source without the name of a tool, and without a schema that would say which one is meant.
+    /// Returns whether the tool may represent others: its source has no tool name, and no schema says which tool is meant.
     pub(super) fn may_stand_for_others(&self) -> bool {
         let source = self.spec.mcp_source.as_ref();
         source.is_some_and(|source| source.tool_name.is_none())
@@ -270,7 +273,7 @@ impl CatalogEntry {
         found.is_some_and(|found| found.iter().all(|other| other.name != self.name))
     }
 
-    /// The name may be that of a tool which this one stands for.
+    /// Returns whether the name may belong to a tool that this one represents.
     pub(super) fn is_prefix_of(&self, name: &str) -> bool {
         self.may_stand_for_others()
             && name
@@ -299,7 +302,7 @@ impl CatalogEntry {
         }
     }
 
-    /// Everything known of the tool; asks its executor once, on first need. A failure is not kept.
+    /// Returns the tool's full description. The executor is asked at the first use. A failure is not cached.
     pub(crate) async fn described(
         &self,
         runner: &dyn ToolRunner,
@@ -312,12 +315,12 @@ impl CatalogEntry {
         Ok(Arc::clone(described))
     }
 
-    /// Tells whether this is the first request.
+    /// Returns whether this is the first request.
     pub(crate) fn first_look(&self) -> bool {
         !self.looked_at.load(Ordering::Relaxed) && !self.looked_at.swap(true, Ordering::Relaxed)
     }
 
-    /// The record did not take what was seen.
+    /// Called if the description could not be recorded, so that it is recorded again.
     pub(crate) fn look_again(&self) {
         self.looked_at.store(false, Ordering::Relaxed);
     }
@@ -328,7 +331,7 @@ impl CatalogEntry {
         scanner: impl FnOnce() -> Scanner,
     ) -> Result<Arc<DescribedTool>, CallError> {
         let complete = self.spec.description.is_some() && self.spec.input_schema.is_some();
-        // A complete MCP tool needs no server before its first call.
+        // An MCP tool that the manifest describes completely needs no server before its first call.
         let mut known = if self.reads_output
             || self.of_team
             || self.joins.is_some()
@@ -354,7 +357,7 @@ impl CatalogEntry {
                 .or_insert_with(|| category.to_owned());
         }
         let mut input_schema = match (&self.spec.input_schema, &self.skill) {
-            // A built-in keeps its arguments where the manifest says only that there are some (R54).
+            // A built-in's own schema is used if the manifest's only says "an object" (R54).
             (Some(schema), _) if says_nothing(schema) && known.input_schema.get("properties").is_some() => {
                 known.input_schema
             }
@@ -391,7 +394,8 @@ impl CatalogEntry {
         }))
     }
 
-    /// The schema of the arguments as models are shown it, and what checks them. A server's own may be odd; the manifest's may not.
+    /// Returns the arguments' schema as models see it, and its validator. A server's schema may have faults; the manifest's may
+    /// not.
     fn of_arguments(&self, schema: Value) -> Result<(Value, jsonschema::Validator), CallError> {
         let of_manifest = self
             .spec
@@ -406,7 +410,7 @@ impl CatalogEntry {
         Ok((read.shown, read.validator))
     }
 
-    /// The schema of the result, the manifest's or the executor's, and what checks it.
+    /// Returns the result's schema, the manifest's or the executor's, and its validator.
     fn of_result(&self, known: Option<Value>) -> Result<Option<(Value, jsonschema::Validator)>, CallError> {
         let own = self.spec.output_schema.clone();
         let of_server = own.is_none() && self.spec.mcp_source.is_some();
@@ -429,7 +433,7 @@ impl CatalogEntry {
         })
     }
 
-    /// A server's schema; what is not checked of it is said.
+    /// Returns a server's schema. Logs which parts are not checked.
     fn served(&self, read: Result<ServedSchema, String>, name: &str) -> Result<ServedSchema, CallError> {
         let read = read.map_err(|fault| CallError::Unavailable {
             tool: self.name.to_string(),
@@ -441,7 +445,7 @@ impl CatalogEntry {
         Ok(read)
     }
 
-    /// What runs it. Of what the kernel runs itself no executor is asked.
+    /// Returns the executor. For the kernel's own tools no executor is asked.
     fn executor(&self, known: &ToolDescription) -> Executor {
         let of_kernel = self.reads_output || self.of_team || self.joins.is_some() || self.samples;
         match (known.executor, &self.spec.mcp_source) {
@@ -461,7 +465,7 @@ impl CatalogEntry {
         }
     }
 
-    /// As a model is offered it.
+    /// Returns the tool as it is offered to a model.
     pub(crate) fn offer(&self, described: &DescribedTool) -> ToolOffer {
         ToolOffer {
             name: self.name.to_string(),
@@ -471,7 +475,7 @@ impl CatalogEntry {
     }
 }
 
-/// Whether a schema says no more than that its value is an object.
+/// Returns whether a schema only says that its value is an object.
 fn says_nothing(schema: &Value) -> bool {
     let plain = ["type", "title", "description", "$schema", "properties"];
     let empty = |value: &Value| value.as_object().is_some_and(serde_json::Map::is_empty);
@@ -485,8 +489,8 @@ fn says_nothing(schema: &Value) -> bool {
     })
 }
 
-/// A schema compiled with regular expressions that can't backtrack: schemas come from MCP servers, too. References to
-/// other documents are not followed.
+/// Compiles a schema, with regular expressions that can't backtrack because schemas also come from MCP servers. References to other
+/// documents are not followed.
 pub(crate) fn validator(schema: &Value) -> Result<jsonschema::Validator, String> {
     jsonschema::options()
         .with_pattern_options(jsonschema::PatternOptions::regex())

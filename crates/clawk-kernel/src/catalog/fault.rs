@@ -1,9 +1,9 @@
-//! Describes why a value does not fit a schema, in a text of bounded length.
+//! Describes why a value does not match a schema, in a text of limited length.
 
-/// Bytes of one fault's words.
+/// Longest text of one fault, in bytes.
 const MAX_FAULT_BYTES: usize = 512;
 
-/// A fault with its place.
+/// Returns a fault with its place.
 pub(super) fn one_line(fault: &jsonschema::ValidationError<'_>) -> String {
     let (path, words) = (fault.instance_path().to_string(), bounded(&fault.to_string()));
     if path.is_empty() {
@@ -13,7 +13,7 @@ pub(super) fn one_line(fault: &jsonschema::ValidationError<'_>) -> String {
     }
 }
 
-/// A fault quotes what it is about, which may be long: its beginning and its end, where the fault itself stands.
+/// Shortens a schema fault: keeps its first and last bytes.
 pub(super) fn bounded(words: &str) -> String {
     if words.len() <= MAX_FAULT_BYTES {
         return words.to_owned();

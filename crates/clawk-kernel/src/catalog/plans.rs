@@ -10,17 +10,18 @@ use clawk_policy::HiddenRoots;
 
 use crate::options::Options;
 
-/// The plans of the manifest's sandboxes, less what rules close to a tool; tools to which the same is closed share one.
+/// The plans of the manifest's sandboxes, without the paths that rules deny to a tool. Tools with the same denied paths share one
+/// plan.
 #[derive(Debug)]
 pub(super) struct SandboxPlans {
-    /// By name; without one: what stands for no sandbox.
+    /// By name. `None` is the plan for tools without a declared sandbox.
     declared: BTreeMap<Option<String>, Plan>,
     own: RuntimeFiles,
     workdir: PathBuf,
     made: Mutex<BTreeMap<NarrowedSandbox, Arc<Plan>>>,
 }
 
-/// A sandbox, and what is closed of it.
+/// A sandbox, and the paths denied in it.
 type NarrowedSandbox = (Option<String>, HiddenRoots);
 
 impl SandboxPlans {
@@ -44,7 +45,7 @@ impl SandboxPlans {
             return Arc::clone(plan);
         }
         let declared = self.declared.get(&at.0).or_else(|| self.declared.get(&None));
-        // INVARIANT: `None` is always declared.
+        // INVARIANT: the entry `None` always exists.
         let declared = declared
             .cloned()
             .unwrap_or_else(|| Plan::compile(None, &PlanDefaults::default()));

@@ -1,6 +1,5 @@
-//! Schemas as servers send them. What is no JSON Schema is mended where its meaning is clear and left out where it is not, so
-//! that one odd keyword costs its own check and neither the tool nor the others. Schemas of the manifest are not read here:
-//! they must be right.
+//! Reads JSON Schemas of MCP servers. A faulty part is corrected if its meaning is clear, and otherwise removed, so that one
+//! unusual keyword loses only its own check and not the tool. Schemas of the manifest are not read here; they must be valid.
 
 use std::collections::BTreeSet;
 
@@ -9,9 +8,9 @@ use serde_json::{Map, Value, json};
 use super::entry::validator;
 use crate::tool_schema::{flatten_top, percent_decoded};
 
-/// Schemas inside of one another that are read; a deeper one checks nothing.
+/// Largest nesting depth of schemas. Deeper ones check nothing.
 const MAX_DEPTH: usize = 48;
-/// Notes that are kept of one schema.
+/// Largest number of notes about one schema.
 const MAX_NOTES: usize = 16;
 /// Members with alternatives, which no schema is shown with at its top.
 const ALTERNATIVES: [&str; 3] = ["oneOf", "anyOf", "allOf"];
@@ -20,22 +19,22 @@ const TYPES: [&str; 7] = [
     "array", "boolean", "integer", "null", "number", "object", "string",
 ];
 
-/// A server's schema as it is used.
+/// A server's schema in its usable form.
 #[derive(Debug)]
 pub(super) struct ServedSchema {
-    /// What a call or result is checked by.
+    /// Validates a call's arguments or its result.
     pub(super) validator: jsonschema::Validator,
-    /// What models are shown.
+    /// The schema that models see.
     pub(super) shown: Value,
-    /// What is not checked, for people.
+    /// Parts that are not checked, as text for people.
     pub(super) notes: Vec<String>,
 }
 
 impl ServedSchema {
-    /// The schema of a tool's arguments, which are always an object.
+    /// Reads the schema of a tool's arguments, which are always an object.
     ///
     /// # Errors
-    /// Even a schema that checks nothing does not compile; never seen.
+    /// Even a schema that checks nothing does not compile. This was never observed.
     pub(super) fn of_arguments(given: &Value) -> Result<Self, String> {
         let mut mend = SchemaRepair::new(given);
         let mut schema = mend.root(given);
@@ -52,10 +51,10 @@ impl ServedSchema {
         mend.compiled(&schema, shown)
     }
 
-    /// The schema of a tool's result.
+    /// Reads the schema of a tool's result.
     ///
     /// # Errors
-    /// As [`ServedSchema::of_arguments`].
+    /// The errors of [`ServedSchema::of_arguments`].
     pub(super) fn of_result(given: &Value) -> Result<Self, String> {
         let mut mend = SchemaRepair::new(given);
         let schema = mend.root(given);
@@ -63,7 +62,7 @@ impl ServedSchema {
     }
 }
 
-/// Several vendors refuse alternatives at the top: a model is shown the members of all of them.
+/// Replaces alternatives at the top level by the members of all of them, because several vendors refuse alternatives there.
 fn without_alternatives(schema: &Value) -> Value {
     let has_alternatives = ALTERNATIVES.iter().any(|name| schema.get(name).is_some());
     let flat = has_alternatives.then(|| flatten_top(schema, &ALTERNATIVES));
@@ -75,9 +74,9 @@ fn without_alternatives(schema: &Value) -> Value {
 
 struct SchemaRepair<'a> {
     whole: &'a Value,
-    /// The address by which the schema names itself.
+    /// The URI with which the schema names itself.
     own: Option<&'a str>,
-    /// An older draft: `items` may be a list.
+    /// The schema uses an older draft, in which `items` may be a list.
     old: bool,
     notes: Vec<String>,
 }
@@ -136,7 +135,7 @@ impl<'a> SchemaRepair<'a> {
     fn schema(&mut self, given: &Value, at: &str, depth: usize) -> Value {
         let members = match given {
             Value::Object(members) if depth < MAX_DEPTH => members,
-            // Several vendors take no schema that is not an object.
+            // Several vendors refuse a schema that is not an object.
             Value::Bool(false) => return json!({"not": {}}),
             Value::Bool(true) => return json!({}),
             Value::Object(_) => {
@@ -166,7 +165,7 @@ impl<'a> SchemaRepair<'a> {
         Value::Object(out)
     }
 
-    /// One keyword as it is kept; `None`: it is left out.
+    /// Returns one keyword in its usable form; `None`: it is removed.
     fn keyword(
         &mut self,
         (name, value): (&str, &Value),
@@ -221,7 +220,7 @@ impl<'a> SchemaRepair<'a> {
         kept.map(|kept| (name.to_owned(), kept))
     }
 
-    /// Keywords whose value is not a schema.
+    /// Handles keywords whose value is not a schema.
     fn simple(&mut self, name: &str, value: &Value, at: &str) -> Option<Value> {
         let fits = match name {
             "enum" => value.as_array().is_some_and(|all| !all.is_empty()),
@@ -258,7 +257,7 @@ impl<'a> SchemaRepair<'a> {
                 self.note(at, "a pattern that can't be used is not checked");
                 continue;
             }
-            // `required` one level too deep: it names members, and is none.
+            // `required` one level too deep: it lists members and is not a property itself.
             if let ("properties", "required", Value::Array(names)) = (name, key.as_str(), schema) {
                 let names = names
                     .iter()
@@ -310,7 +309,7 @@ impl<'a> SchemaRepair<'a> {
             Value::String(_) => known(value).map(Value::String),
             Value::Array(all) => {
                 let kept: BTreeSet<String> = all.iter().filter_map(known).collect();
-                // One unknown alternative admits everything.
+                // One unknown alternative accepts every value.
                 (kept.len() == all.len() && !kept.is_empty()).then(|| json!(kept))
             }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => None,
@@ -327,7 +326,7 @@ impl<'a> SchemaRepair<'a> {
                 let names: BTreeSet<&str> = all.iter().filter_map(Value::as_str).collect();
                 Some(json!(names))
             }
-            // Draft 3: the member itself says so, and the object around it has taken it over.
+            // Draft 3: `required` was in the member itself, and has been moved to the object around it.
             Value::Bool(_) | Value::Null => None,
             Value::Number(_) | Value::String(_) | Value::Object(_) => {
                 self.note(
@@ -351,14 +350,14 @@ impl<'a> SchemaRepair<'a> {
         None
     }
 
-    /// A reference into the schema itself; any other one is never followed.
+    /// Handles a reference within the schema. Any other reference is never followed.
     fn reference(&mut self, name: &str, value: &Value, at: &str) -> Option<(String, Value)> {
         let given = value.as_str().unwrap_or_default();
         let inside = match self.own {
             Some(own) => given.strip_prefix(own).unwrap_or(given),
             None => given,
         };
-        // Anchors and dynamic references are rare, and a cycle through them is not seen.
+        // Anchors and dynamic references are rare, and a cycle through them would not be detected.
         let leads = match inside.strip_prefix('#') {
             Some(pointer) if name == "$ref" && (pointer.is_empty() || pointer.starts_with('/')) => {
                 let plain = percent_decoded(pointer);
@@ -380,7 +379,7 @@ impl<'a> SchemaRepair<'a> {
         None
     }
 
-    /// References that lead back to themselves without going into the value would be followed for ever.
+    /// Returns whether references lead back to themselves without descending into the value. They would be followed forever.
     fn runs_in_circles(&self, pointer: &str) -> bool {
         self.has_circle(pointer, &mut Vec::new(), &mut BTreeSet::new())
     }
@@ -403,7 +402,7 @@ impl<'a> SchemaRepair<'a> {
     }
 }
 
-/// The references of a schema that check the same value as the schema itself.
+/// Collects a schema's references that check the same value as the schema itself.
 fn references_in_place(schema: &Value, found: &mut Vec<String>, depth: usize) {
     let Some(members) = schema.as_object().filter(|_| depth < MAX_DEPTH) else {
         return;
@@ -411,7 +410,7 @@ fn references_in_place(schema: &Value, found: &mut Vec<String>, depth: usize) {
     for (name, value) in members {
         match name.as_str() {
             "$ref" => {
-                // A relative address of the schema itself stands before the `#`.
+                // A relative URI of the schema itself may precede the `#`.
                 let pointer = value.as_str().and_then(|given| given.split_once('#'));
                 found.extend(pointer.map(|(_, pointer)| percent_decoded(pointer)));
             }

@@ -1,4 +1,4 @@
-//! `skill-NAME`: what a model calls to invoke a skill. Its calls take the one path; it has no effect of its own.
+//! `skill-NAME`: the tool that a model calls to invoke a skill. Its calls take the usual path; it has no effect of its own.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::skill;
 /// The category by which rules match invocations of skills.
 const CATEGORY: &str = "skill";
 
-/// One for each skill; where a tool has the name, the tool is meant.
+/// Returns one tool for each skill, unless another tool has that name.
 pub(super) fn entries(manifest: &Manifest, plans: &SandboxPlans) -> Vec<Arc<CatalogEntry>> {
     let sandbox = manifest.sandbox.as_ref().map(|sandbox| sandbox.name.clone());
     let one = |skill: &Skill| {

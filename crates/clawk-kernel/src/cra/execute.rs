@@ -1,4 +1,4 @@
-//! CARP `execute` for those who speak CRA: the protocol's bookkeeping, then the one path.
+//! CARP `execute` for CRA clients: the protocol's checks and records, then the call path.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use crate::event::{Thread, canonical, digest};
 use crate::ports::JournalError;
 use crate::watch::NoticeSender;
 
-/// Executes one action of a live resolution. It runs to its end even when the caller goes away.
+/// Executes one action of a live resolution. It runs to its end even if the caller disconnects.
 ///
 /// # Errors
-/// It was not run; what the protocol answers with a status of `error` or `pending_approval` is no error here.
+/// The action was not run. An answer with the status `error` or `pending_approval` is not an error here.
 pub(crate) async fn execute(
     calls: &Arc<CallGovernor>,
     request: Request,
@@ -64,7 +64,7 @@ pub(crate) async fn execute(
         call_id: None,
         ceilings: Vec::new(),
         depth: 0,
-        // R39: who may `execute` is a user; an answer is another scope's.
+        // R39: the scope `execute` has the role user. Answering an approval needs another scope.
         role: Role::User,
         notices: NoticeSender::default(),
         pends: true,
@@ -79,10 +79,10 @@ pub(crate) async fn execute(
     Ok(response)
 }
 
-/// What is to be done about a request.
+/// The admission of an execute request.
 enum ExecuteAdmission {
     Runs(CarpExecution, Digest),
-    /// It was done before.
+    /// It was executed before.
     Ran(Box<ExecuteResponse>),
 }
 
@@ -96,7 +96,7 @@ fn wanted(calls: &CallGovernor, request: &Request) -> Result<ExecuteAdmission, C
             "`execution` is required".to_owned(),
         )));
     };
-    // What an idempotency key stands for; without one, nobody asks.
+    // The digest that an idempotency key stands for; needed only with a key.
     let hash = match &execution.idempotency_key {
         Some(_) => digest(&canonical(&execution)),
         None => Digest::ZERO,
@@ -107,7 +107,7 @@ fn wanted(calls: &CallGovernor, request: &Request) -> Result<ExecuteAdmission, C
     })
 }
 
-/// The answer to an idempotency key; a question that stands is none.
+/// Stores the answer to an idempotency key. A pending approval is not stored.
 fn keep(
     calls: &CallGovernor,
     session: SessionId,
@@ -116,7 +116,7 @@ fn keep(
     response: &ExecuteResponse,
 ) {
     if let Some(key) = key.filter(|_| response.status != ExecutionStatus::PendingApproval) {
-        // silent-ok: a session that has ended meanwhile is asked nothing more
+        // silent-ok: a session that has ended meanwhile gets no further request
         let _kept = calls
             .carp
             .books()
@@ -125,7 +125,7 @@ fn keep(
     }
 }
 
-/// Runs a call on the agent's own tasks, so that a caller who leaves cuts nothing short.
+/// Runs a call on the agent's own tasks, so that a disconnecting caller does not interrupt it.
 async fn to_its_end(
     calls: &Arc<CallGovernor>,
     caller: CallerContext,
@@ -145,7 +145,7 @@ async fn to_its_end(
     })
 }
 
-/// A live session of this agent, a live resolution, a request that was not made before; or the answer of before.
+/// Checks that session and resolution are live and the request is new. Otherwise returns the earlier answer or an error.
 fn admit(
     calls: &CallGovernor,
     request: &Request,
@@ -184,7 +184,7 @@ fn admit(
     Ok(None)
 }
 
-/// The id of the call on the one path (R19). It is made from the session, so that no session finds the answer of another one.
+/// Returns the call's request id (R19). It includes the session, so that no session gets another one's answer.
 fn call_id(session: SessionId, request: &Request, execution: &CarpExecution) -> RequestId {
     let mut bytes = b"clawk carp execute 1".to_vec();
     bytes.extend_from_slice(session.0.as_bytes());

@@ -1,5 +1,5 @@
-//! What comes over CRA without the values that are known here (S.10): a goal, a fact or a name is recorded before anything else is
-//! looked at. Parameters of an execution are the path's to screen.
+//! Removes known secrets from CRA requests (S.10): a goal, a fact or a name is recorded before any other check. The call path
+//! screens an execution's parameters.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::carp::book::NewSession;
 use crate::screen::AgentScreening;
 
-/// The request as it goes on.
+/// Returns the request without known secrets.
 pub(super) fn request<'r>(screens: &AgentScreening, request: &'r Request) -> Cow<'r, Request> {
     let scanner = screens.scanner().without_shapes();
     if scanner.is_idle() {
@@ -31,7 +31,7 @@ pub(super) fn request<'r>(screens: &AgentScreening, request: &'r Request) -> Cow
     Cow::Owned(clean)
 }
 
-/// The session as it is opened.
+/// Removes known secrets from a new session's description.
 pub(super) fn session(screens: &AgentScreening, new: &mut NewSession) {
     let scanner = screens.scanner().without_shapes();
     if scanner.is_idle() {

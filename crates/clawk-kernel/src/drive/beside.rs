@@ -1,4 +1,4 @@
-//! Calls of one answer that run at the same time: those for other members of the swarm.
+//! Concurrent calls of one answer: those for other members of the swarm.
 
 use super::RunningTurn;
 use crate::call::{CallOrder, call};
@@ -7,7 +7,7 @@ use crate::team;
 use crate::turn::Turn;
 
 impl RunningTurn<'_> {
-    /// Tasks and questions of one answer for other members are given at once: each has somebody else working on it.
+    /// Gives tasks and questions of one answer to other members concurrently, because each is worked on by another member.
     pub(super) async fn side_by_side(&mut self, first: &ToolUse, turn: &Turn) {
         let together = |wanted: &&ToolUse| {
             let known = [team::DELEGATE, team::ASK].contains(&wanted.name.as_str());
@@ -22,7 +22,7 @@ impl RunningTurn<'_> {
         let all: Vec<ToolUse> = [first]
             .into_iter()
             .chain(turn.ahead().take_while(together))
-            // After a crash: what ended before a call ahead of it did is not given again.
+            // After a crash, a call that ended before an earlier one is not repeated.
             .filter(|wanted| !self.early.contains_key(&wanted.id))
             .cloned()
             .collect();
@@ -41,7 +41,7 @@ impl RunningTurn<'_> {
         let (calls, cancel) = (self.calls, self.cancel);
         let ends = futures::future::join_all(wanted.iter().map(|(caller, request)| async move {
             let end = call(calls, caller, request.clone(), cancel).await;
-            // Refused or cancelled before its turn: the calls behind it go on.
+            // The call was refused or cancelled before its turn, so the calls after it continue.
             caller.rank.done();
             end
         }));

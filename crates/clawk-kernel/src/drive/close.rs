@@ -1,4 +1,4 @@
-//! The end of a turn: what its message's surface is told of it, and what closes the message in the inbox.
+//! The end of a turn: the text for the message's client, and the closing of the message in the inbox.
 
 use clawk_events::payload::{MessageAnswered, MessageDead};
 use clawk_proto::MessageId;
@@ -11,8 +11,8 @@ use crate::notice::{TurnEnd, TurnStop};
 use crate::ports::InboxChange;
 use crate::turn::{Turn, TurnOutcome};
 
-/// What the surface is told of an end: one that could not be recorded is none. A message that failed is kept, and whoever reads
-/// this is told how to say it again; a peer's asker says it again by itself.
+/// Returns the end for the client. An end that can't be recorded does not count. A failed message is kept, and the text says how to
+/// send it again; a peer's asker repeats it automatically.
 pub(super) fn told<E: std::fmt::Display>(
     end: TurnOutcome,
     recorded: Result<(), E>,
@@ -31,7 +31,7 @@ pub(super) fn told<E: std::fmt::Display>(
     }
 }
 
-/// How a turn ends, with what was judged of its answer.
+/// The end of a turn, with the judgement of its answer.
 pub(super) struct TurnEnding<'a> {
     pub(super) end: &'a TurnOutcome,
     pub(super) stop: TurnStop,
@@ -100,10 +100,10 @@ pub(super) async fn close(
         message,
         how: "answered",
         reason: None,
-        // Who cancelled a turn before it said anything waits for nothing.
+        // A user who cancelled a turn before its first text waits for nothing.
         owed: owed.filter(|_| !said_nothing).map(|owed| (owed, scribe.now())),
     };
-    // The verdict first: who reads the end has read it.
+    // The verdict comes first, so that a reader of the end has already read it.
     let drafts = judged.into_iter().chain([draft]).collect();
     scribe.submit_with(drafts, vec![change])?.durable().await
 }

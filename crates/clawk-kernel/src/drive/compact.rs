@@ -1,4 +1,4 @@
-//! The history of a turn that is about to begin, made smaller where it nearly fills its share of the window.
+//! Compacts the history of a turn that is about to begin, if it nearly fills its share of the window.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::turn::Turn;
 use crate::watch::NoticeSender;
 
 impl RunningTurn<'_> {
-    /// Sets the oldest turns aside, on the record before a model sees what stands for them.
+    /// Replaces the oldest turns by a summary, recorded before a model sees it.
     ///
     /// # Errors
     /// The journal can't be written.
@@ -65,13 +65,13 @@ impl RunningTurn<'_> {
             .write(vec![draft.content(payload.summary_hash, content)])
             .await?;
         turn.set_aside(leaving.messages, compaction::instead(&replaced.text));
-        // A summary is no more trusted than what it was made from.
+        // A summary has the provenance of the text it was made from.
         self.base.extend(untrusted);
         state.remember_labels(self.base.clone());
         Ok(())
     }
 
-    /// Of a conversation, in a model's words; none, where no model gives any.
+    /// Returns a model's summary of a conversation; `None` if no model gives one.
     async fn summary(&self, told: String) -> Option<String> {
         let request = InferRequest {
             system: compaction::ORDER.to_owned(),
@@ -88,7 +88,7 @@ impl RunningTurn<'_> {
         let quiet = NoticeSender::default();
         let place = InferenceContext {
             thread: self.thread,
-            // A turn of its own: no conversation is rebuilt with it.
+            // Uses an own turn id, so that no conversation is rebuilt with this request.
             turn: self.calls.clock().uuid(),
             notices: &quiet,
             purse: &self.purse,

@@ -1,5 +1,5 @@
-//! Context files on the record before a turn uses them: those that changed since the session's record last told of them, and those that
-//! hold untrusted text. So a replay shows each turn the files as they were.
+//! Records context files before a turn uses them: those that changed since the session's last record, and those with untrusted
+//! text. A replay then shows each turn the same files.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use crate::prompt::{self, ContextFiles};
 use crate::state::State;
 use crate::taint;
 
-/// Digests of context files, by their paths in the manifest; `None`: the file is not there.
+/// Digests of context files, by their paths in the manifest; `None`: the file does not exist.
 pub(crate) type ContextFileDigests = BTreeMap<String, Option<Digest>>;
 
-/// Tells the record of the files that a turn's prompt is about to hold.
+/// Records the files that a turn's prompt will contain.
 ///
 /// # Errors
 /// The journal can't be written or read.
@@ -43,7 +43,7 @@ pub(super) async fn note(
     Ok(())
 }
 
-/// The files that are not what the session's record says of them.
+/// Returns the files that differ from the session's record.
 async fn changed(
     turns: &TurnServices,
     state: &State,
@@ -59,7 +59,7 @@ async fn changed(
         Some(known) => known,
         None => of_record(turns, state).await?,
     };
-    // A file may quote a secret that is known here.
+    // A file may quote a known secret.
     let scanner = calls.screens.scanner().without_shapes();
     let mut drafts = Vec::new();
     for file in identity.context_files.values() {
@@ -87,7 +87,8 @@ async fn changed(
     Ok(drafts)
 }
 
-/// What the record of a session that is taken up says of the files. Of another run's agent nothing is known here: its files are told anew.
+/// Returns the recorded digests of a resumed session's files. Those of another run's agent are unknown, so its files are recorded
+/// again.
 async fn of_record(turns: &TurnServices, state: &State) -> Result<ContextFileDigests, JournalError> {
     #[derive(Deserialize)]
     struct ContextFileFields {

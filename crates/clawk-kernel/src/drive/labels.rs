@@ -1,4 +1,4 @@
-//! The origins of the text in a turn's context (R46).
+//! The provenance of the text in a turn's context (R46).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use crate::value_facts::{self, ToolFacts, ValueContext};
 use crate::world_model;
 
 impl RunningTurn<'_> {
-    /// What the context is made of (R46): all of the conversation, shown or not, and what stands beside it.
+    /// Computes the provenance of the context (R46): the whole conversation, shown or not, and the text beside it.
     pub(super) async fn look_back(&mut self, turn: &Turn) {
         let brings = self.brings_of(turn.messages()).await;
         let of = |tool: &str| brings.get(tool).copied().unwrap_or(ToolTextOrigin::Web);
         let mut taint = taint::of_messages(turn.messages(), of);
         taint.extend(self.base.iter().cloned());
         taint.extend(taint::through(&self.context.read.told()));
-        // What the person whose turn it is said before is that person's own word.
+        // Earlier messages of the requester count as the requester's own text.
         if let Some(requester) = &self.context.requester {
             taint.retain(|origin| !requester.wrote(origin));
         }
@@ -39,7 +39,7 @@ impl RunningTurn<'_> {
         });
     }
 
-    /// The texts in which values are looked up, where a rule asks.
+    /// Returns the texts in which values are looked up, if a rule needs them.
     async fn values(
         &self,
         turn: &Turn,
@@ -56,7 +56,7 @@ impl RunningTurn<'_> {
             tools.insert(*name, facts.unwrap_or_default());
         }
         let mut gone = Vec::new();
-        // What is remembered of a tool's text is known by its origin.
+        // The provenance of remembered tool text is known by its source.
         let remembered = crate::taint::of_messages(turn.messages(), |tool| match brings.get(tool) {
             Some(ToolTextOrigin::Memory) => ToolTextOrigin::Memory,
             Some(_) | None => ToolTextOrigin::Nothing,
@@ -80,12 +80,12 @@ impl RunningTurn<'_> {
         value_facts::gather_values(turn.messages(), &context)
     }
 
-    /// What is known of a tool. `None`: it is not known, or can't be asked about.
+    /// Returns a tool's properties. `None`: the tool is unknown or can't be described.
     async fn tool_facts(&self, name: &str) -> Option<ToolFacts> {
         let action = self.granted.as_ref().and_then(|granted| granted.action(name));
         let entry = self.calls.catalog.get(action.unwrap_or(name))?;
         let Ok(described) = self.calls.described(&entry).await else {
-            // The manifest's own annotations count, and of the rest the worst.
+            // Only the manifest's own annotations count; everything else is assumed to be the worst.
             return Some(ToolFacts {
                 annotations: entry.spec.annotations.clone(),
                 reads_files: true,
@@ -99,7 +99,7 @@ impl RunningTurn<'_> {
         })
     }
 
-    /// What kind of text each tool brings that these messages ask for.
+    /// Returns the kind of text of each tool that these messages call.
     pub(super) async fn brings_of<'m>(
         &self,
         messages: &'m [ModelMessage],
@@ -118,7 +118,7 @@ impl RunningTurn<'_> {
         brings
     }
 
-    /// What kind of text a tool's results are. Of what nobody knows, the worst.
+    /// Returns the kind of a tool's results; for an unknown tool, the least trusted kind.
     async fn brings(&self, name: &str) -> ToolTextOrigin {
         if name == output::NAME {
             return ToolTextOrigin::Nothing; // what it brings was brought before
@@ -143,7 +143,8 @@ impl RunningTurn<'_> {
         }
     }
 
-    /// What a composite tool says may be made from what any of its tools brought. What was remembered has lost its marks there.
+    /// Returns the kind of a composite tool's results: they may depend on the results of any of its tools. Memory entries have lost
+    /// their marks there.
     async fn worst(&self, skill: &Skill) -> ToolTextOrigin {
         let mut worst = world_model::brings(self.calls, skill).await;
         for name in skill::needed(skill) {
@@ -152,7 +153,7 @@ impl RunningTurn<'_> {
                     Ok(described) => taint::brings(&entry, &described),
                     Err(_) => ToolTextOrigin::Web, // silent-ok: of what nobody knows, the worst
                 },
-                // A composite in a composite, or a tool of a server that is not known yet.
+                // A nested composite tool, or a tool of a server that is not known yet.
                 Some(_) | None => ToolTextOrigin::Web,
             };
             worst = worst.worse(match found {

@@ -1,4 +1,4 @@
-//! Skills in a turn: their invocation by the one path, their result, and what they took.
+//! Skills in a turn: their invocation over the call path, their result, and their actual use.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::turn::{Effect, Event, Turn, TurnOutcome};
 use crate::world_model::{self, SkillPlanResult};
 
 impl RunningTurn<'_> {
-    /// The skill that this name invokes here.
+    /// Returns the skill that this name invokes here.
     pub(crate) fn skill(&self, name: &str) -> Option<Arc<Skill>> {
         if !self.skills || !roles::triggers(self.role) || self.calls.catalog.get(name).is_some() {
             return None;
@@ -25,7 +25,7 @@ impl RunningTurn<'_> {
         self.calls.catalog.of_skill(name)?.joins.clone()
     }
 
-    /// A skill joins the turn: its instructions as the answer; its tools and permissions as a ceiling from here on.
+    /// Invokes a skill: returns its instructions, and limits tools and permissions from here on.
     pub(super) async fn invoke(
         &mut self,
         call_id: String,
@@ -79,11 +79,11 @@ impl RunningTurn<'_> {
         }
     }
 
-    /// The turn is about to end, and the skills in it. The last one with an `output_schema` owes a result that fits it: where the
-    /// answer is none, the model is asked once more.
+    /// Ends the active skills of a turn. The last one with an `output_schema` must give a matching result; otherwise the model is
+    /// asked once more.
     ///
     /// # Errors
-    /// The turn's end; `Ok`: what is to be done before it ends.
+    /// The turn's end. `Ok`: the effects before the end.
     pub(super) async fn close_skills(
         &mut self,
         turn: &mut Turn,
@@ -140,7 +140,7 @@ impl RunningTurn<'_> {
         }
     }
 
-    /// What a skill took, beside what it was said to take.
+    /// Records a skill's actual use and its estimates.
     fn finished(&self, joined: &RunningSkill, turn: &Turn, fits: Option<bool>) {
         let (tokens, calls) = joined.took(turn);
         let since_us = self

@@ -1,5 +1,5 @@
-//! What other hosts append, folded into what this one has in memory. It is folded again from the row of the start on, so every step
-//! may be taken twice.
+//! Applies the events of other hosts to this host's memory. After a restart they are applied again from the start's row on, so
+//! every step must be repeatable.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use crate::event::kind;
 use crate::ports::{JournalError, JournalScan, RecordedEvent};
 use crate::{stop, swarm};
 
-/// What is followed.
+/// The event types that are followed.
 const FOLLOWED: &[&str] = &[
     kind::STOP_ENGAGED,
     kind::STOP_LIFTED,
@@ -36,9 +36,9 @@ const FOLLOWED: &[&str] = &[
     kind::SWARM_BROADCAST,
     kind::SWARM_ENDED,
 ];
-/// Events read at a time.
+/// Number of events read at a time.
 const PAGE: usize = 1000;
-/// Rows that are read once more after a failover: more than any hosts have under way.
+/// Number of rows that are read again after a failover: more than all hosts have in flight.
 const AGAIN: u64 = 20_000;
 
 #[derive(Default, Deserialize)]
@@ -49,7 +49,7 @@ struct FollowedEventFields {
     session: Option<Uuid>,
 }
 
-/// Reads on up to this row, at least.
+/// Reads at least up to this row.
 pub(super) async fn follow(agent: &Agent, hosts: &PeerHosts, last_row: u64) -> Result<(), JournalError> {
     let mut row = hosts.row.lock().await;
     if *row >= last_row {
@@ -57,10 +57,10 @@ pub(super) async fn follow(agent: &Agent, hosts: &PeerHosts, last_row: u64) -> R
     }
     let mut stops = FollowedStops::default();
     let read = pages(agent, hosts, &mut row, &mut stops).await;
-    // Also where a later page could not be read: these rows are not read again.
+    // Applied even if a later page could not be read, because these rows are not read again.
     stops.apply(&agent.calls, hosts);
     read?;
-    // What came behind it since is read next time.
+    // Later events are read next time.
     *row = (*row).max(last_row);
     hosts.followed.store(*row, Ordering::SeqCst);
     Ok(())
@@ -91,8 +91,8 @@ async fn pages(
     }
 }
 
-/// What is stopped and lifted, by what it is about. Only how it stands at the end is told to the brake: a stop that was lifted since, and
-/// is read again, ends nothing.
+/// The stops and lifts by what they apply to. Only the final state is applied: a stop that was lifted since must end nothing when
+/// it is read again.
 #[derive(Default)]
 struct FollowedStops(BTreeMap<Option<Uuid>, RecordedEvent>);
 
@@ -113,8 +113,8 @@ impl FollowedStops {
     }
 }
 
-/// Reads stops on their own: where a decision has met one that is not known here yet, and after one of this host, since another host may
-/// have said something about the same at the same time.
+/// Reads only stops: if a decision met an unknown one, and after a stop of this host, because another host may have changed the
+/// same one concurrently.
 ///
 /// # Errors
 /// The journal can't be read.
@@ -144,7 +144,8 @@ pub(crate) async fn see_stops(calls: &CallGovernor, hosts: &PeerHosts) -> Result
     Ok(())
 }
 
-/// Another server keeps the journal: what was read last may not be on it. The rows before are read once more, which changes nothing.
+/// Called when another server holds the journal, which may lack the last rows that were read. The rows before are read again, which
+/// changes nothing.
 pub(super) async fn again(hosts: &PeerHosts) {
     let mut row = hosts.row.lock().await;
     *row = row.saturating_sub(AGAIN);
@@ -152,7 +153,7 @@ pub(super) async fn again(hosts: &PeerHosts) {
     hosts.stops.store(0, Ordering::SeqCst);
 }
 
-/// What another host did about Atlases. Where one that governs there can't be loaded here, nothing runs here any more.
+/// Applies another host's change of Atlases. If an Atlas that governs there can't be loaded here, this host runs nothing any more.
 fn govern(agent: &Agent, event: &RecordedEvent) {
     if let Err(error) = carp::follow(&agent.calls.carp, event) {
         tracing::error!(%error, "an Atlas of another host can't be loaded: this host is frozen until it is started again");
@@ -166,9 +167,9 @@ fn govern(agent: &Agent, event: &RecordedEvent) {
 
 fn see(agent: &Agent, hosts: &PeerHosts, event: &RecordedEvent, stops: &mut FollowedStops) {
     let calls = &agent.calls;
-    // This host did it, or holds the session and knows better.
+    // This host wrote the event, or owns the session and has newer data.
     let own = event.session == agent.life.root.session || hosts.shared.holds(event.session);
-    // silent-ok: a payload of ours always reads; a foreign one changes nothing
+    // silent-ok: clawk's own payloads are always readable; a foreign one changes nothing
     let fields: FollowedEventFields = serde_json::from_str(&event.payload).unwrap_or_default();
     match event.kind.as_str() {
         kind::MESSAGE_ANSWERED | kind::MESSAGE_DEAD => {
@@ -183,15 +184,15 @@ fn see(agent: &Agent, hosts: &PeerHosts, event: &RecordedEvent, stops: &mut Foll
             }
         }
         kind::APPROVAL_ANSWERED | kind::APPROVAL_VOIDED => {
-            // silent-ok: ids of ours are UUIDs
+            // silent-ok: clawk's own ids are UUIDs
             let id = fields.request_id.and_then(|id| RequestId::parse(&id).ok());
             if let Some(id) = id {
                 lock(&hosts.asked).remove(&id);
             }
         }
-        // Who waits here may have given the run to the host that coordinated the swarm before this one.
+        // A waiting caller may have given the run to the previous coordinator.
         kind::SWARM_ENDED => runs::ended(agent, event),
-        // Those of this host as well: what came last counts.
+        // Stops of this host are included: the last event counts.
         kind::STOP_ENGAGED | kind::STOP_LIFTED => stops.take(event),
         _ if own => {}
         kind::SWARM_BROADCAST => swarm::hear(&agent.peers, event),

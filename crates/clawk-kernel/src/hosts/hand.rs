@@ -1,4 +1,4 @@
-//! Handing a message to the host that holds its session, and waiting here for its end.
+//! Hands a message to the host that owns its session, and waits here for its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,14 +20,14 @@ use crate::error::KernelError;
 use crate::ports::{HostOrder, JournalError, MessageContext, ToolOffer};
 use crate::session::{self, SessionServices};
 
-/// How long a message waits for a host that takes it. It may be taken later all the same: the same request is told its answer.
+/// Time limit for a host to accept the message. It may still be accepted later; the same request then returns its answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often its outcome is looked for.
+/// Interval at which the outcome is looked for.
 const AGAIN: Duration = Duration::from_millis(100);
-/// How often the record is looked at, beside what is followed.
+/// Interval at which the record is read, in addition to the followed events.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// A message on its way to the host that holds its session.
+/// A message on its way to the host that owns its session.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct HandedMessage {
     message: MessageId,
@@ -36,7 +36,7 @@ pub(super) struct HandedMessage {
     tools: Vec<ToolOffer>,
     text: String,
     images: Vec<HandedPicture>,
-    /// A host of an earlier version says none.
+    /// Missing in messages of an earlier version.
     #[serde(default)]
     context: MessageContext,
 }
@@ -45,11 +45,11 @@ pub(super) struct HandedMessage {
 struct HandedPicture {
     mime_type: String,
     name: Option<String>,
-    /// Base64.
+    /// Data in base64.
     data: String,
 }
 
-/// What became of it.
+/// The outcome of a handover.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum HandoverOutcome {
@@ -59,10 +59,10 @@ enum HandoverOutcome {
     Failed(String),
 }
 
-/// Whether another host holds the session; else this one does from now on.
+/// Returns whether another host owns the session. Otherwise this host now owns it.
 ///
 /// # Errors
-/// The database is away.
+/// The database can't be reached.
 pub(crate) async fn is_elsewhere(
     sessions: &Arc<SessionServices>,
     session: SessionId,
@@ -70,10 +70,10 @@ pub(crate) async fn is_elsewhere(
     Ok(super::holder(sessions, session).await?.is_some())
 }
 
-/// Gives a message to whoever holds the session. When this returns `Ok`, it is durable in the session's chain.
+/// Hands a message to the session's owner. When this returns `Ok`, the message is durable in the session's chain.
 ///
 /// # Errors
-/// It was refused there, or no host took it in time.
+/// The owner refused it, or no host accepted it in time.
 pub(crate) async fn hand_over(
     sessions: &SessionServices,
     (session, message): (SessionId, MessageId),
@@ -93,12 +93,12 @@ pub(crate) async fn hand_over(
     let until = Instant::now() + PATIENCE;
     loop {
         if let Some(outcome) = hosts.shared.outcome(message.0).await? {
-            // silent-ok: an outcome that can't be read is none
+            // silent-ok: an unreadable outcome counts as none
             let outcome =
                 serde_json::from_slice(&outcome).unwrap_or_else(|_| HandoverOutcome::Failed("?".to_owned()));
             return told(outcome);
         }
-        // Somebody else who asked the same was told.
+        // The outcome was delivered to another caller with the same request.
         if sessions.scribe.journal().message(message).await?.is_some() {
             return Ok(());
         }
@@ -125,7 +125,7 @@ fn told(outcome: HandoverOutcome) -> Result<(), KernelError> {
     }
 }
 
-/// Takes a message in that another host was given. The same one again is taken once. `None`: whoever holds the session next takes it.
+/// Accepts a message that another host received. A repeated message is accepted once. `None`: the session's next owner accepts it.
 pub(super) async fn hand_in(
     sessions: &Arc<SessionServices>,
     session: SessionId,
@@ -155,7 +155,7 @@ async fn take(
         images,
         context,
     } = handed;
-    // silent-ok: what can't be read comes in with the least role
+    // silent-ok: an unreadable origin gets the lowest role
     let came: RecordedOrigin = serde_json::from_value(came).unwrap_or_default();
     let origin = Origin {
         remembered_days,
@@ -180,17 +180,17 @@ async fn take(
     Ok(())
 }
 
-/// Who waits for the end of this message's turn.
+/// Registers a waiter for the end of this message's turn.
 pub(crate) fn waiting(hosts: &PeerHosts, message: MessageId) -> Arc<Notify> {
     Arc::clone(lock(&hosts.waits).entry(message).or_default())
 }
 
-/// Nobody waits for it here any more.
+/// Removes the waiters of a message.
 pub(crate) fn waited(hosts: &PeerHosts, message: MessageId) {
     lock(&hosts.waits).remove(&message);
 }
 
-/// Waits until the turn may have ended: the record says whether it has.
+/// Waits until the turn may have ended. The record says whether it has.
 ///
 /// # Errors
 /// The agent ends here first.
@@ -230,7 +230,7 @@ impl HandedMessage {
     }
 }
 
-/// What [`Origin::recorded`] reads.
+/// Returns the value that [`Origin::recorded`] reads.
 fn came(origin: &Origin) -> Value {
     let (channel, conversation, direct) = match &origin.door {
         EntryPoint::Channel {

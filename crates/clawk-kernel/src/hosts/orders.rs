@@ -1,5 +1,5 @@
-//! What one host asks of the one that holds a session: to take a message, an answer to a question, or what is for the coordinator of
-//! the swarm.
+//! Orders from one host to a session's owner: to accept a message or an approval answer, or to pass something to the swarm's
+//! coordinator.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,25 +21,25 @@ use crate::ports::{HostOrder, JournalError};
 use crate::roles::KnownPerson;
 use crate::sheet::PreviewReceipt;
 
-/// How long an answer waits for the host whose call asks.
+/// Time limit for an approval answer to reach the host of its call.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How often its outcome is looked for.
+/// Interval at which the outcome is looked for.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// What is wished for.
+/// The request of an order.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "wish", rename_all = "kebab-case")]
 pub(super) enum HostOrderRequest {
     Message(Box<HandedMessage>),
     Reply(Box<HandedReply>),
-    /// Its holder gives up the session of a task, unless it is open there.
+    /// Release the session of a task, unless it is open there.
     Release,
     Swarm {
         what: Box<CoordinatorRequest>,
     },
 }
 
-/// A person's answer on its way to the call that asks.
+/// A person's answer on its way to the waiting call.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct HandedReply {
     id: String,
@@ -52,12 +52,12 @@ pub(super) struct HandedReply {
     seen: PreviewReceipt,
 }
 
-/// Follows the journal and obeys orders, until the agent ends or others have taken over.
+/// Follows the journal and executes orders, until the agent ends or other hosts have taken over.
 pub(super) async fn listen(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) {
     let (mut row, mut happened) = (0, Instant::now());
     let mut looked: Option<Instant> = None;
     while !hosts.shared.is_lost() {
-        // With the look that is nearest to its time.
+        // Done with the read that is closest to the due time.
         let look = looked.is_none_or(|last| last.elapsed() + TICK > LOOK);
         match once(agent, hosts, look).await {
             Ok(seen) => {
@@ -75,7 +75,7 @@ pub(super) async fn listen(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) {
     }
 }
 
-/// Waits for so long, or until somebody wakes this host.
+/// Waits for the given time, or until another host wakes this one.
 async fn pause(hosts: &PeerHosts, time: Duration) {
     tokio::time::sleep(GAP).await;
     tokio::select! {
@@ -85,7 +85,7 @@ async fn pause(hosts: &PeerHosts, time: Duration) {
     }
 }
 
-/// What was seen.
+/// The progress of following.
 struct FollowProgress {
     row: u64,
     ordered: bool,
@@ -128,7 +128,7 @@ async fn obey(agent: &Agent, hosts: &PeerHosts, order: HostOrder) {
         outcome = done(agent, order) => outcome,
         () = stop.cancelled() => None,
     };
-    // Without an outcome it stays open: whoever holds the session next obeys it.
+    // Without an outcome the order stays open, and the session's next owner executes it.
     if let Some(outcome) = outcome
         && let Err(error) = hosts.shared.obeyed(id, outcome).await
     {
@@ -163,7 +163,7 @@ const fn word(reception: ReplyOutcome) -> &'static str {
     }
 }
 
-/// Gives an answer to the host whose call asks, and waits for what became of it.
+/// Hands an approval answer to the host of the waiting call. Returns the outcome.
 pub(crate) async fn reply(
     calls: &CallGovernor,
     hosts: &PeerHosts,
@@ -181,7 +181,7 @@ pub(crate) async fn reply(
             return ReplyOutcome::Nothing;
         }
     };
-    // silent-ok: an outcome that can't be read is none
+    // silent-ok: an unreadable outcome counts as none
     let word: String = serde_json::from_slice(&outcome).unwrap_or_default();
     match word.as_str() {
         "taken" => ReplyOutcome::Taken,
@@ -191,10 +191,10 @@ pub(crate) async fn reply(
     }
 }
 
-/// Wishes something of the host that holds a session, and waits for what became of it.
+/// Sends an order to a session's owner and waits for the outcome.
 ///
 /// # Errors
-/// The wish can't be written, or no host has obeyed it in time; it may be obeyed later all the same.
+/// The order can't be written, or no host executed it in time. It may still be executed later.
 pub(super) async fn ask(
     calls: &CallGovernor,
     hosts: &PeerHosts,
@@ -222,7 +222,7 @@ pub(super) async fn ask(
     Err(JournalError::Away(why))
 }
 
-/// Gives up a session, unless it is open here. What was under way in it was settled when this host took it over.
+/// Releases a session, unless it is open here. Its unfinished work was settled when this host took it over.
 async fn released(agent: &Agent, session: SessionId) -> Option<Vec<u8>> {
     let hosts = agent.calls.hosts.as_ref()?;
     let _alone = hosts.gate.lock().await;

@@ -1,5 +1,5 @@
-//! What is for the host that coordinates the swarm: runs, reports, and who asks how it stands. Where one host has the agent, that is
-//! this one, and nothing is sent anywhere.
+//! Requests to the host that coordinates the swarm: runs, reports, and queries of its state. With a single host, this is the
+//! coordinator and nothing is sent.
 
 use std::fmt;
 use std::time::Duration;
@@ -23,14 +23,14 @@ use crate::recover::{ASSUMED, LENT};
 use crate::swarm::{self, SwarmView};
 use crate::team::{DelegationRequest, Origin, SwarmTeam, fact_of};
 
-/// How long a run or a report waits for a host that coordinates the swarm.
+/// Time limit for a coordinator to accept a run or a report.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A run gets half of what its session has left: the session's own turn, and runs beside it, get the rest.
+/// A run gets half of its session's remaining budget. The rest is for the session's own turn and for concurrent runs.
 const PARTS: u64 = 2;
-/// How long who asks how the swarm stands waits.
+/// Time limit for a query of the swarm's state.
 const GLANCE: Duration = Duration::from_secs(5);
 
-/// What the coordinator is asked for.
+/// A request to the coordinator.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum CoordinatorRequest {
@@ -47,29 +47,29 @@ pub(crate) struct SwarmAssignment {
     pub(crate) to: Option<String>,
     pub(crate) wish: TaskConstraints,
     pub(crate) origin: Origin,
-    /// The request that it answers, and the digest of what that says.
+    /// The request that started it, with the digest of its content.
     pub(crate) asked: Option<(RequestId, Digest)>,
 }
 
-/// What became of it.
+/// The outcome of an assignment.
 #[derive(Debug)]
 pub(crate) enum AssignmentOutcome {
-    /// It is durable, and worked on. The end is told here.
+    /// It is durable and in progress. The receiver gets its end.
     Open(oneshot::Receiver<RunResult>),
     /// It was given before, and has ended.
     Ended(Box<RunResult>),
 }
 
-/// What the coordinator says.
+/// The coordinator's reply.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum CoordinatorReply {
-    /// The run is taken; its result, if it was given before and has ended.
+    /// The run is accepted. Holds its result if it was given before and has ended.
     Run(Option<Box<RunResult>>),
     /// Whether the report is acknowledged.
     Reported(bool),
     View(Option<Box<SwarmView>>),
-    /// The id of the run was used for another one.
+    /// The run's id was used for another run.
     Reused(RequestId),
     Refused {
         code: i64,
@@ -77,21 +77,21 @@ enum CoordinatorReply {
         message: String,
         task: RequestId,
     },
-    /// A report that is none.
+    /// The report is malformed.
     Garbage(String),
 }
 
-/// Gives a run to the host that coordinates the swarm. When this returns `Ok`, it is durable.
+/// Gives a run to the host that coordinates the swarm. When this returns `Ok`, the run is durable.
 ///
 /// # Errors
-/// It is refused, its id was used for another one, or no host took it in time: the same again is the same run.
+/// The run is refused, its id was used for another run, or no host accepted it in time. A repetition is the same run.
 pub(crate) async fn give(
     calls: &CallGovernor,
     team: &SwarmTeam,
     given: SwarmAssignment,
 ) -> Result<AssignmentOutcome, KernelError> {
     let run = given.run.clone();
-    // Before it is given: it may end at once.
+    // Register before giving the run, because it may end at once.
     let ends = team.wait_for_end(&run);
     let taken = if team.leads() {
         take(calls, team, given).await
@@ -115,10 +115,10 @@ pub(crate) async fn give(
     }
 }
 
-/// `claw.swarm.report` that came to a host which does not coordinate: whether it is acknowledged.
+/// Handles `claw.swarm.report` on a host that does not coordinate. Returns whether the report is acknowledged.
 ///
 /// # Errors
-/// The report is refused, or no host that coordinates took it in time.
+/// The report is refused, or no coordinator accepted it in time.
 pub(crate) async fn report(
     calls: &CallGovernor,
     team: &SwarmTeam,
@@ -137,7 +137,7 @@ pub(crate) async fn report(
     }
 }
 
-/// How the swarm stands, as its coordinator sees it.
+/// Returns the swarm's state as its coordinator sees it.
 ///
 /// # Errors
 /// No host coordinates it now.
@@ -148,7 +148,7 @@ pub(crate) async fn view(calls: &CallGovernor, team: &SwarmTeam) -> Result<Optio
     }
 }
 
-/// `why` holds nothing of what was said.
+/// Makes the error for an unreadable message. `why` holds no part of its content.
 fn unreadable(why: impl fmt::Display) -> KernelError {
     JournalError::Away(format!(
         "the host that coordinates the swarm can't be understood, its version may be another one: {why}"
@@ -195,8 +195,8 @@ async fn asked(
     }
 }
 
-/// Does what another host asks of the coordinator. `None`: this host does not coordinate yet, or can't record anything now; whoever
-/// coordinates next does it.
+/// Executes another host's request to the coordinator. `None`: this host does not coordinate yet, or can't record anything now. The
+/// next coordinator executes it.
 pub(super) async fn obey(agent: &Agent, what: CoordinatorRequest) -> Option<Vec<u8>> {
     let team = agent.calls.team.as_ref().filter(|team| team.leads())?;
     let _working = agent.life.enter().ok()?; // silent-ok: as said
@@ -233,7 +233,7 @@ pub(super) async fn obey(agent: &Agent, what: CoordinatorRequest) -> Option<Vec<
     Some(canonical(&said))
 }
 
-/// Takes a run in. When this returns `Ok`, it is durable. Returns its result, if it was given before and has ended.
+/// Accepts a run. When this returns `Ok`, the run is durable. Returns its result if it was given before and has ended.
 async fn take(
     calls: &CallGovernor,
     team: &SwarmTeam,
@@ -262,7 +262,7 @@ async fn take(
     Ok(None)
 }
 
-/// The result of a run of this id, if it was this one.
+/// Returns the result of the run with this id, if its request was the same.
 async fn ended_before(
     calls: &CallGovernor,
     team: &SwarmTeam,
@@ -286,7 +286,7 @@ async fn ended_before(
     }
 }
 
-/// What a task says, as requests are compared by it.
+/// Returns the digest of a task by which requests are compared.
 fn words(brief: TaskBrief) -> Digest {
     let task = DelegateTask {
         description: brief.description,
@@ -295,19 +295,19 @@ fn words(brief: TaskBrief) -> Digest {
     digest(&canonical(&task))
 }
 
-/// A run as the journal has it.
+/// A run as recorded in the journal.
 #[derive(Debug, Default)]
 pub(crate) struct StoredRun {
-    /// The digest of its task; none: there is no such run.
+    /// Digest of its task; `None`: the run does not exist.
     pub(crate) words: Option<Digest>,
     /// Its result, once it has ended.
     pub(crate) result: Option<Box<RunResult>>,
 }
 
-/// What the journal has of a run.
+/// Returns the journal's record of a run.
 ///
 /// # Errors
-/// It can't be read.
+/// The journal can't be read.
 pub(crate) async fn stored(
     scribe: &JournalWriter,
     home: Option<SessionId>,
@@ -316,7 +316,7 @@ pub(crate) async fn stored(
     let scan = JournalScan {
         session: home,
         kinds: &[kind::SWARM_RUN, kind::SWARM_ENDED],
-        // As payloads are written. However many runs there were, the contents of this one alone are read.
+        // Matches the text of payloads. However many runs there are, only this one's contents are read.
         says: Some(format!("\"run\":\"{run}\"")),
         with_content: true,
         ..JournalScan::default()
@@ -338,7 +338,7 @@ pub(crate) async fn stored(
     Ok(found)
 }
 
-/// The journal has the end of a run: who waits for it here is told.
+/// Reports the recorded end of a run to the callers that wait here.
 pub(super) fn ended(agent: &Agent, event: &RecordedEvent) {
     let fact = fact_of(event);
     if let (Some(team), Some(clawk_swarm::SwarmFact::Ended { result })) = (&agent.calls.team, fact) {
@@ -346,7 +346,7 @@ pub(super) fn ended(agent: &Agent, event: &RecordedEvent) {
     }
 }
 
-/// What the purse of a session has set aside for a run that the coordinator pays for, until its end is known.
+/// The amount that a session's budget reserves for a run that the coordinator pays for, until its end is known.
 #[derive(Debug)]
 pub(crate) struct RunReservation {
     share: BudgetShare,
@@ -354,8 +354,8 @@ pub(crate) struct RunReservation {
     run: TaskId,
 }
 
-/// Sets aside in the giving session's purse what the run may use up, where its coordinator may be another host; the run is told so.
-/// None: the purse is here, and pays as it goes.
+/// Reserves the run's amount in the giving session's budget if another host may coordinate it, and writes the amount into the run.
+/// `None`: the budget is on this host and pays directly.
 ///
 /// # Errors
 /// -32021: nothing is left.
@@ -379,13 +379,13 @@ pub(crate) fn lend(
 }
 
 impl RunReservation {
-    /// Nothing of it is limited: what the run uses need not be waited for.
+    /// Returns whether nothing is limited, so that nobody must wait for the run's use.
     pub(crate) fn is_open(&self) -> bool {
         self.share.tokens.is_none() && self.share.cost_microusd.is_none()
     }
 
-    /// The same of a run that was given before and has ended, unless the session's record has it already: who gave it may have been cut
-    /// off in between.
+    /// Settles a run that was given before and has ended, unless the session's record already has it. The giver may have been
+    /// interrupted in between.
     pub(crate) async fn settle_once(
         self,
         calls: &CallGovernor,
@@ -408,7 +408,7 @@ impl RunReservation {
         Ok(())
     }
 
-    /// Counts what the run has used in the session that gave it. A run whose end is not known has used all that was set aside.
+    /// Charges the run's use to the session that gave it. A run with an unknown end is charged with its whole reservation.
     pub(crate) fn settle(self, calls: &CallGovernor, team: &SwarmTeam, result: Option<&RunResult>) {
         let (used, state) = match result {
             Some(result) => (
@@ -421,7 +421,7 @@ impl RunReservation {
             ),
             None => (self.share.reservation.amount, ASSUMED),
         };
-        // No purse that is kept over restarts is among them.
+        // No persistent budget is among them.
         let _settled = self.share.reservation.settle(used, calls.scribe.now());
         if used.is_zero() {
             return;

@@ -1,4 +1,4 @@
-//! Taking up the sessions of a lost host: what an earlier run of the one host is taken up by at its start, session by session.
+//! Takes over the sessions of a lost host, session by session, with the same steps as a start after a crash.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::recover::{self, LossSearchScope};
 use crate::session::SessionServices;
 use crate::start;
 
-/// Looks until the agent begins to end.
+/// Looks for lost hosts until the agent begins to end.
 pub(super) async fn look(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) {
     let mut tried: Option<Instant> = None;
     while !hosts.shared.is_lost() {
@@ -27,7 +27,7 @@ pub(super) async fn look(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) {
         };
         if due || !lock(&hosts.untaken).is_empty() || tried.is_none_or(|last| last.elapsed() >= ANYWAY) {
             take_up_again(agent, hosts).await;
-            // There may be more.
+            // There may be more sessions.
             while taken_some(agent, hosts).await {}
             tried = Some(Instant::now());
         }
@@ -35,11 +35,11 @@ pub(super) async fn look(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) {
     }
 }
 
-/// Takes up what could not be taken up before.
+/// Resumes sessions that could not be resumed before.
 async fn take_up_again(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) {
     let _alone = hosts.gate.lock().await;
     let untaken: Vec<SessionId> = lock(&hosts.untaken).iter().copied().collect();
-    // One by one: the rest does not wait for one that can't be read.
+    // One by one, so that an unreadable session does not block the others.
     for session in untaken {
         if let Err(error) = take_up(&agent.sessions, hosts, vec![session]).await {
             tracing::error!(%error, %session, "a session of a lost host could still not be taken up; it is tried again");
@@ -47,7 +47,7 @@ async fn take_up_again(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) {
     }
 }
 
-/// Takes over sessions of lost hosts. Whether there were some: there may be more.
+/// Takes over sessions of lost hosts. Returns whether there were any, so that there may be more.
 async fn taken_some(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) -> bool {
     let _alone = hosts.gate.lock().await;
     match hosts.shared.take_over().await {
@@ -66,15 +66,15 @@ async fn taken_some(agent: &Arc<Agent>, hosts: &Arc<PeerHosts>) -> bool {
     }
 }
 
-/// Does for each session what a start does for the whole journal. If it fails, this host keeps the sessions and tries again. Nobody works in
-/// them before it succeeds.
+/// Runs for each session the steps that a start runs for the whole journal. If a step fails, this host keeps the sessions and tries
+/// again. No turn runs in them before it succeeds.
 pub(super) async fn take_up(
     sessions: &Arc<SessionServices>,
     hosts: &PeerHosts,
     taken: Vec<SessionId>,
 ) -> Result<(), StartError> {
     lock(&hosts.untaken).extend(&taken);
-    // If this host ends before, whoever takes them over does it.
+    // If this host ends before, the next owner does it.
     hosts.shared.unsettled(&taken);
     taken_up(sessions, hosts, taken.clone()).await?;
     lock(&hosts.untaken).retain(|session| !taken.contains(session));
@@ -92,7 +92,7 @@ async fn taken_up(
     let manifest = &calls.models.manifest;
     let of: BTreeSet<SessionId> = taken.iter().copied().collect();
     let open = start::open_turns(manifest, scribe).await?;
-    // A composite call goes on with its turn where checkpoints are kept.
+    // A composite call continues with its turn if checkpoints are kept.
     let resumable = |turn: &uuid::Uuid| open.contains(turn) && checkpoint::store(manifest).is_some();
     let (mut lost, mut unknown) = (0, 0);
     for session in &of {
@@ -130,7 +130,7 @@ async fn taken_up(
     Ok(())
 }
 
-/// Sessions in which nothing had to be done are anybody's again. That of the swarm is not: whoever holds it coordinates.
+/// Releases sessions in which nothing had to be done. The swarm's session is kept, because its owner coordinates.
 fn give_back(agent: &Agent, hosts: &PeerHosts) {
     let home = agent.calls.team.as_ref().and_then(|team| team.home());
     let due: Vec<SessionId> = {
@@ -141,7 +141,7 @@ fn give_back(agent: &Agent, hosts: &PeerHosts) {
         due.into_iter().map(|(session, _)| session).collect()
     };
     for session in due {
-        // One that is open leaves memory by itself, and is given up then.
+        // An open session leaves memory by itself, and is released then.
         if agent.sessions.table.get(session).is_none() && Some(session) != home {
             hosts.shared.release(session);
         }

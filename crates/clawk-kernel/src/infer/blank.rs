@@ -1,11 +1,11 @@
-//! An answer without words or calls is no answer, and nobody may take it for one.
+//! Blank answers: an answer without text or calls counts as an error.
 
 use clawk_manifest::model::Provider as Spec;
 
 use super::fault;
 use crate::ports::{FaultKind, ModelCompletion, ProviderError, StopReason};
 
-/// Makes an error of a blank answer.
+/// Turns a blank answer into an error.
 pub(super) fn refuse_blank(spec: &Spec, outcome: &mut Result<ModelCompletion, ProviderError>) {
     if let Ok(completion) = outcome
         && let Some(error) = blank_answer_error(spec, completion)
@@ -14,14 +14,14 @@ pub(super) fn refuse_blank(spec: &Spec, outcome: &mut Result<ModelCompletion, Pr
     }
 }
 
-/// The error that a blank answer is; `None`: it says something.
+/// Returns the error for a blank answer; `None`: it is not blank.
 fn blank_answer_error(spec: &Spec, completion: &ModelCompletion) -> Option<ProviderError> {
     if !completion.text.trim().is_empty() || !completion.calls.is_empty() {
         return None;
     }
     let name = &spec.name;
     let why = match completion.stop {
-        // The turn says so to the person.
+        // The turn reports this to the person.
         StopReason::Refusal => return None,
         StopReason::Length => format!(
             "the model used all of its {} output tokens before it said a word (a thinking model thinks in them, too); \

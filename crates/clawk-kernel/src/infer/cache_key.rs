@@ -1,12 +1,13 @@
-//! The key of a request for servers that keep a cache of prompts.
+//! The key of a request for servers that cache prompts.
 
 use super::{InferenceContext, ModelServices};
 use crate::event::digest;
 
-/// Hex digits of a key: some servers take no more than 64 characters.
+/// Length of a key in hex digits. Some servers accept no more than 64 characters.
 const DIGITS: usize = 32;
 
-/// One key for all requests of an agent's session: what they begin with is the same. A digest, so that it tells nothing of either.
+/// Returns one key for all requests of an agent's session, because they have the same prefix. It is a digest, so that it reveals
+/// neither.
 pub(super) fn cache_key(models: &ModelServices, place: InferenceContext<'_>) -> String {
     let (agent, session) = (&models.manifest.identity.name, place.thread.session);
     let mut key = digest(format!("prompt cache\n{agent}\n{session}").as_bytes()).to_hex();

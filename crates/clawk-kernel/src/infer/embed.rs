@@ -1,4 +1,4 @@
-//! Asking an embedding model: one attempt, paid and recorded like an inference. What comes is numbers, which the record leaves out.
+//! Requests to an embedding model: one attempt, paid and recorded like a model request. The record leaves out the vectors.
 
 use tokio_util::sync::CancellationToken;
 
@@ -8,10 +8,10 @@ use crate::ports::{FaultKind, ModelCompletion, ProviderError, StopReason, TextEm
 use crate::purse::NoRoom;
 use crate::screen::answer;
 
-/// The longest part of one text that is embedded, bytes: small models take 512 tokens.
+/// Longest part of one text that is embedded, in bytes. Small models accept 512 tokens.
 const TEXT_BYTES: usize = 8000;
 
-/// Which model makes the vectors.
+/// The model that makes the vectors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Embedder<'a> {
     /// The provider's name in the manifest.
@@ -20,10 +20,10 @@ pub(crate) struct Embedder<'a> {
     pub(crate) dimensions: u64,
 }
 
-/// A vector for each text, in order.
+/// Returns a vector for each text, in order.
 ///
 /// # Errors
-/// For people: why there are none.
+/// The reason for people.
 pub(crate) async fn embed(
     models: &ModelServices,
     place: InferenceContext<'_>,
@@ -83,7 +83,7 @@ pub(crate) async fn embed(
     }
 }
 
-/// As it may leave: bounded, without known secrets.
+/// Returns the text shortened and without known secrets.
 fn clean(models: &ModelServices, text: &str) -> String {
     let end = text.floor_char_boundary(TEXT_BYTES);
     let mut text = text.get(..end).unwrap_or_default().to_owned();
@@ -91,7 +91,7 @@ fn clean(models: &ModelServices, text: &str) -> String {
     text
 }
 
-/// What the record says of it: what it cost, and no numbers.
+/// Returns the recorded result: the cost, without vectors.
 fn told(
     model: &str,
     outcome: &Result<TextEmbeddings, ProviderError>,

@@ -1,7 +1,8 @@
-//! How requests to each provider are written: what the operator says, what its server told of its window, and what refusals taught (R53).
+//! The format of requests to each provider: the operator's settings, the window that its server reports, and adaptations learnt
+//! from refusals (R53).
 //!
-//! What is learnt holds for one endpoint and one model. It is kept in the journal (`ckp.provider.adapted`), read again at the start, and
-//! told to a session's own record before its turns use it, so that prompts can be built again from that record alone.
+//! An adaptation applies to one endpoint and one model. It is stored in the journal (`ckp.provider.adapted`), read at the start,
+//! and recorded in a session before its turns use it, so that prompts can be rebuilt from that session's record alone.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,25 +20,25 @@ use crate::event::{Thread, canonical, digest, kind};
 use crate::fit::{ContextRoom, fit};
 use crate::ports::{InferRequest, JournalError, JournalScan, RecordedEvent, RefusalCause, RequestAdaptation};
 
-/// Tokens of conversation that a model is shown where nothing is known of its window, until it refuses.
+/// Tokens of conversation that a model is shown if its window is unknown, until it refuses.
 pub(crate) const UNKNOWN_WINDOW_TOKENS: usize = 100_000;
-/// What a window is taken for that refused a request and did not say how large it is.
+/// Assumed window after a refusal that did not report the size, in tokens.
 const REFUSED_WINDOW_TOKENS: usize = 8_192;
-/// A window smaller than this is no window: the refusal means something else.
+/// Smallest plausible window in tokens. A smaller one means that the refusal has another cause.
 const LEAST_WINDOW_TOKENS: usize = 512;
-/// The least that an answer is given in a full window.
+/// Smallest answer limit in a full window, in tokens.
 const LEAST_ANSWER_TOKENS: u64 = 256;
-/// How often one inference is made smaller.
+/// Number of times that one request is shortened.
 const MAX_SHRINKS: u32 = 3;
-/// Changes of one inference, of all causes together, and parameters that are learnt to be left out: a server that names another one each
-/// time is not followed for ever.
+/// Largest number of changes of one request, and of parameters learnt to be omitted, so that a server which names a new one each
+/// time is not followed forever.
 const MAX_CHANGES: u32 = 8;
 const MAX_LEARNT: usize = 32;
-/// How long what is learnt holds, milliseconds: a server that was mended is asked in the usual form again.
+/// Lifetime of an adaptation in milliseconds. After it a repaired server is asked in the usual format again.
 const LEARNT_MS: i64 = 30 * 86_400_000;
-/// How long a server may take to say how large its model's window is.
+/// Time limit for a server to report its model's window.
 const ASK: Duration = Duration::from_millis(1_500);
-/// Parameters without which there is no request: a server that refuses these can't be served by leaving them out.
+/// Required parameters. A server that refuses these can't be used by omitting them.
 const ESSENTIAL: [&str; 7] = [
     "messages",
     "model",
@@ -47,23 +48,23 @@ const ESSENTIAL: [&str; 7] = [
     "tools",
     "stream",
 ];
-/// Parameters that bound an answer, and the only names that one of them may be sent under instead.
+/// Parameters that limit an answer. One of them may only be renamed to another of these.
 const ANSWER_BOUNDS: [&str; 3] = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
 
-/// What was learnt of one endpoint and model.
+/// The adaptation for one endpoint and model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LearntForm {
     pub(crate) adaptation: RequestAdaptation,
-    /// The window as the server says.
+    /// The window reported by the server, in tokens.
     pub(crate) server_tokens: Option<u64>,
-    /// The window as far as refusals tell.
+    /// The window derived from refusals, in tokens.
     pub(crate) refused_tokens: Option<u64>,
 }
 
 impl LearntForm {
-    /// Of an event's payload.
+    /// Parses an event's payload.
     fn of(event: &RecordedEvent) -> Option<(LearntEvent, Self)> {
-        // silent-ok: a payload of ours always reads; a foreign one teaches nothing
+        // silent-ok: clawk's own payloads are always readable; a foreign one is ignored
         let read: LearntEvent = serde_json::from_str(&event.payload).ok()?;
         let form = Self {
             adaptation: read.adaptation.clone(),
@@ -73,7 +74,8 @@ impl LearntForm {
         Some((read, form))
     }
 
-    /// What a session knew before a turn, of a recorded event; `None`: a refusal taught it within the turn, which comes again by itself.
+    /// Returns a recorded adaptation that a session knew before a turn; `None`: a refusal within the turn taught it, and a replay
+    /// repeats that.
     pub(crate) fn known_before(event: &RecordedEvent) -> Option<KnownForm> {
         let (read, form) = Self::of(event)?;
         (read.cause == KNOWN).then_some(KnownForm {
@@ -84,7 +86,7 @@ impl LearntForm {
     }
 }
 
-/// What was known of how a provider is asked, before a turn.
+/// A provider's known adaptation before a turn.
 #[derive(Debug, Clone)]
 pub(crate) struct KnownForm {
     pub(crate) turn: String,
@@ -92,7 +94,7 @@ pub(crate) struct KnownForm {
     pub(crate) form: LearntForm,
 }
 
-/// `ckp.provider.adapted`, read back.
+/// The payload of `ckp.provider.adapted`.
 #[derive(Debug, Deserialize)]
 struct LearntEvent {
     #[serde(default)]
@@ -108,16 +110,16 @@ struct LearntEvent {
     window_tokens: Option<u64>,
 }
 
-/// The cause of an event that only tells a session what was known before.
+/// The cause in an event that only records earlier knowledge in a session.
 const KNOWN: &str = "known";
 
-/// What was learnt of all providers.
+/// The adaptations of all providers.
 #[derive(Debug, Default)]
 pub(crate) struct LearntForms {
     all: Mutex<BTreeMap<String, LearntForm>>,
-    /// What each turn that runs goes by, by its session: what others learn meanwhile does not change it.
+    /// The adaptations used by each running turn, by session. What others learn meanwhile does not change them.
     turns: Mutex<HashMap<SessionId, BTreeMap<String, LearntForm>>>,
-    /// What each session's record says.
+    /// The adaptations recorded in each session.
     told: Mutex<HashMap<SessionId, BTreeMap<String, LearntForm>>>,
     /// Providers whose servers were asked for their windows in this run.
     asked: Mutex<BTreeSet<String>>,
@@ -128,7 +130,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl LearntForms {
-    /// What holds for a provider in this session.
+    /// Returns a provider's adaptation in this session.
     pub(crate) fn get(&self, session: SessionId, provider: &str) -> LearntForm {
         if let Some(turn) = lock(&self.turns).get(&session) {
             return turn.get(provider).cloned().unwrap_or_default();
@@ -136,7 +138,7 @@ impl LearntForms {
         lock(&self.all).get(provider).cloned().unwrap_or_default()
     }
 
-    /// What was learnt in a session holds for it at once, and for others from their next turn on.
+    /// Stores what a session learnt. It applies to that session at once, and to others from their next turn on.
     fn learn(&self, session: SessionId, provider: &str, form: &LearntForm) {
         self.set(provider, form.clone());
         if let Some(turn) = lock(&self.turns).get_mut(&session) {
@@ -147,19 +149,19 @@ impl LearntForms {
         told.insert(provider.to_owned(), form.clone());
     }
 
-    /// From now on this holds.
+    /// Sets a provider's adaptation.
     pub(crate) fn set(&self, provider: &str, form: LearntForm) {
         lock(&self.all).insert(provider.to_owned(), form);
     }
 
-    /// The session has left memory.
+    /// Removes a session that has left memory.
     pub(crate) fn forget(&self, session: SessionId) {
         lock(&self.turns).remove(&session);
         lock(&self.told).remove(&session);
     }
 }
 
-/// What refusals have changed in one inference so far.
+/// The changes that refusals made to one request so far.
 #[derive(Debug, Default)]
 pub(super) struct RefusalChanges {
     causes: BTreeSet<String>,
@@ -167,18 +169,18 @@ pub(super) struct RefusalChanges {
     all: u32,
 }
 
-/// A change that a refusal led to.
+/// A change after a refusal.
 #[derive(Debug)]
 struct FormChange {
-    /// The cause's name in the record.
+    /// The cause's word in the record.
     cause: &'static str,
-    /// For people.
+    /// Description for people.
     words: String,
     form: LearntForm,
 }
 
 impl ModelServices {
-    /// Reads what earlier runs learnt of these endpoints and models.
+    /// Reads the adaptations that earlier runs learnt for these endpoints and models.
     ///
     /// # Errors
     /// The journal can't be read.
@@ -202,8 +204,8 @@ impl ModelServices {
         self.scribe.each(scan, see).await
     }
 
-    /// Before a turn: servers that may know their windows are asked once, and the session's record is told what is known of the
-    /// providers that may answer.
+    /// Prepares a turn: asks servers for their windows once, and records the known adaptations of the possible providers in the
+    /// session.
     ///
     /// # Errors
     /// The journal can't be written.
@@ -241,7 +243,7 @@ impl ModelServices {
         Ok(())
     }
 
-    /// Asks servers whose windows nobody has told, all at once, once in a run.
+    /// Asks servers for unknown windows, concurrently, once per run.
     async fn ask_windows(&self, provider: &str) {
         let mut asking = Vec::new();
         for spec in self.chain(provider) {
@@ -256,7 +258,7 @@ impl ModelServices {
             }
         }
         for (spec, said) in futures::future::join_all(asking).await {
-            // silent-ok: a server that does not say it in time is one that does not say it
+            // silent-ok: a server without an answer in time counts as one that does not report it
             let said = said.ok().flatten();
             let fits =
                 |tokens: &u64| usize::try_from(*tokens).is_ok_and(|tokens| tokens >= LEAST_WINDOW_TOKENS);
@@ -267,13 +269,13 @@ impl ModelServices {
         }
     }
 
-    /// Tokens that a provider's window holds, as far as is known.
+    /// Returns a provider's window in tokens, if known.
     fn known_window(&self, session: SessionId, provider: &str) -> Option<usize> {
         let spec = self.manifest.provider(provider)?;
         let (local, form) = (self.local(provider), self.forms.get(session, provider));
         let declared = spec.limits.max_context_window.or(local.context_tokens);
         let known = declared.or(form.server_tokens).or(local.catalogue_tokens);
-        // Each request may have so many tokens, the answer's among them.
+        // The limit per request includes the answer's tokens.
         let by_request = spec.limits.tokens_per_request.filter(|_| local.fits_turns);
         let by_request = by_request.map(|most| most / 4 * 3);
         let bounds = [known, form.refused_tokens, by_request];
@@ -281,13 +283,14 @@ impl ModelServices {
         usize::try_from(least).ok() // silent-ok: more than the address space is no limit
     }
 
-    /// Tokens that a provider's window is taken for.
+    /// Returns a provider's known or assumed window in tokens.
     pub(crate) fn window(&self, session: SessionId, provider: &str) -> usize {
         self.known_window(session, provider)
             .unwrap_or(UNKNOWN_WINDOW_TOKENS)
     }
 
-    /// Tokens that an answer can have behind so many of a prompt, whose count is an estimate: an eighth more of it stays free.
+    /// Returns the tokens available for an answer after a prompt of this size. The size is an estimate, so an eighth of it is kept
+    /// free in addition.
     pub(super) fn answer_room(&self, session: SessionId, provider: &str, input_tokens: u64) -> u64 {
         let known = self.known_window(session, provider);
         let Some(window) = known.and_then(|window| u64::try_from(window).ok()) else {
@@ -298,7 +301,7 @@ impl ModelServices {
             .max(LEAST_ANSWER_TOKENS)
     }
 
-    /// The room of a conversation in a provider's window.
+    /// Returns the space for a conversation in a provider's window.
     pub(crate) fn room(
         &self,
         session: SessionId,
@@ -309,11 +312,11 @@ impl ModelServices {
         ContextRoom::new(self.window(session, provider), system, tools, fits_turns)
     }
 
-    /// The request as this provider is sent it: within its window, in its form. What is left out is on record. `first`: the first
-    /// provider of the chain.
+    /// Returns the request in the form that is sent: within the provider's window, in its format. Omitted parts are recorded.
+    /// `first`: the first provider of the chain.
     ///
     /// # Errors
-    /// For people: why it can't be sent.
+    /// The reason why it can't be sent, for people.
     pub(super) fn shape(
         &self,
         place: InferenceContext<'_>,
@@ -322,7 +325,7 @@ impl ModelServices {
     ) -> Result<InferRequest, String> {
         let session = place.thread.session;
         let local = self.local(&spec.name);
-        // Records of earlier versions fitted every provider's requests to the window of the first.
+        // In records of earlier versions, every request was fitted to the first provider's window.
         let whose = if local.fits_turns { &spec.name } else { first };
         let room = self.room(session, whose, (&request.system, &request.tools));
         let fitted = fit(&request.messages, room, |id| self.cuts.whole_of(session, id)).map_err(|error| {
@@ -360,7 +363,7 @@ impl ModelServices {
         })
     }
 
-    /// Changes how requests to this provider are written, as its refusal asks for, once per cause; `false`: there is nothing to change.
+    /// Changes the format of requests to this provider after a refusal, once per cause. Returns `false` if nothing can be changed.
     pub(super) fn adapt(
         &self,
         place: InferenceContext<'_>,
@@ -370,7 +373,7 @@ impl ModelServices {
     ) -> Result<bool, JournalError> {
         let session = place.thread.session;
         let form = self.forms.get(session, &spec.name);
-        // Anthropic's requests are none without a bound of the answer.
+        // Anthropic's requests require a limit for the answer.
         let needed = spec.protocol == ProviderProtocol::AnthropicNative
             && matches!(cause, RefusalCause::Parameter { name, .. } if name == "max_tokens");
         if needed || changes.all >= MAX_CHANGES || form.adaptation.omitted.len() >= MAX_LEARNT {
@@ -408,7 +411,7 @@ impl ModelServices {
         Ok(true)
     }
 
-    /// A smaller window than the one that was refused.
+    /// Returns a smaller window than the refused one.
     fn smaller(
         &self,
         session: SessionId,
@@ -469,12 +472,12 @@ impl ModelServices {
     }
 }
 
-/// What tells an endpoint from others, in the record.
+/// Returns the endpoint's identity for the record.
 fn endpoint_of(spec: &Spec) -> Digest {
     digest(format!("{}\n{}", spec.protocol, spec.endpoint).as_bytes())
 }
 
-/// What the operator says and what was learnt.
+/// Combines the operator's settings with what was learnt.
 fn joined(mut own: RequestAdaptation, learnt: RequestAdaptation) -> RequestAdaptation {
     own.alternate_roles |= learnt.alternate_roles;
     own.responses_api |= learnt.responses_api;
@@ -485,7 +488,7 @@ fn joined(mut own: RequestAdaptation, learnt: RequestAdaptation) -> RequestAdapt
     own
 }
 
-/// Without a parameter that was refused, or with it under the name that the server asks for.
+/// Omits a refused parameter, or renames it as the server suggests.
 fn without_parameter(
     mut form: LearntForm,
     now: &RequestAdaptation,
@@ -498,7 +501,7 @@ fn without_parameter(
     if !changes.causes.insert(format!("parameter {name}")) {
         return None;
     }
-    // What was sent under another name is known by its own.
+    // A renamed parameter is identified by its original name.
     let own = now.renamed.iter().find(|(_, sent)| *sent == name);
     let own = own.map_or(name, |(own, _)| own.as_str()).to_owned();
     let bound = |name: &&str| ANSWER_BOUNDS.contains(name);
@@ -521,7 +524,7 @@ fn without_parameter(
     })
 }
 
-/// A change of form that is made once.
+/// Makes a format change once.
 fn form_once(
     mut form: LearntForm,
     cause: &'static str,

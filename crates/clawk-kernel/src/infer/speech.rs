@@ -1,5 +1,5 @@
-//! Asking a speech model: paid and recorded like an inference, tried once more where that may help. The record has the digest of
-//! what was sent, and no sound.
+//! Requests to a speech model: paid and recorded like a model request, repeated once if that may help. The record has the digest of
+//! the input, and no sound.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use crate::ports::{
 use crate::purse::NoRoom;
 use crate::screen::answer;
 
-/// How long one attempt may take.
+/// Time limit for one attempt.
 const ATTEMPT: Duration = Duration::from_secs(120);
-/// Attempts, and the wait between them where the server names none, and at most, milliseconds.
+/// Number of attempts; default and longest delay between them, in milliseconds.
 const ATTEMPTS: u32 = 2;
 const WAIT_MS: u64 = 1_000;
 const LONGEST_WAIT_MS: u64 = 30_000;
 
-/// What a speech model answers.
+/// The answer of a speech model.
 trait SpeechAnswer: Send {
-    /// What it cost.
+    /// Returns its usage.
     fn usage(&mut self) -> &mut Usage;
-    /// The words that are recorded with it.
+    /// Returns the text that is recorded with it.
     fn words(&self) -> &str;
 }
 
@@ -50,17 +50,17 @@ impl SpeechAnswer for SpokenAudio {
     }
 }
 
-/// What is sent, for the purse and the record.
+/// The input, for the budget and the record.
 struct SentSpeech {
     digest: clawk_proto::Digest,
     bytes: u64,
     usage: Usage,
 }
 
-/// The words of a recording.
+/// Transcribes a recording.
 ///
 /// # Errors
-/// For people: why there are none.
+/// The reason for people.
 pub(crate) async fn transcribe(
     models: &ModelServices,
     place: InferenceContext<'_>,
@@ -79,10 +79,10 @@ pub(crate) async fn transcribe(
     Ok(answer.await?.text)
 }
 
-/// A text as sound. Secrets that are known are taken out of it first.
+/// Converts a text to speech, without known secrets.
 ///
 /// # Errors
-/// For people: why it can't be spoken.
+/// The reason for people.
 pub(crate) async fn speak(
     models: &ModelServices,
     place: InferenceContext<'_>,
@@ -149,7 +149,7 @@ async fn asked<'a, A: SpeechAnswer>(
     Err(NoAnswer::Cancelled)
 }
 
-/// One attempt: set aside and recorded before, settled and recorded after.
+/// Makes one attempt: reserves and records before, settles and records after.
 async fn once<A: SpeechAnswer>(
     models: &ModelServices,
     place: InferenceContext<'_>,

@@ -1,4 +1,4 @@
-//! Messages, memory and peers' text, screened where they come in.
+//! Screening of messages, memory and peers' text when they arrive.
 
 use clawk_manifest::model::ScanAction;
 use clawk_proto::method::{MemoryEntry, NewEntry};
@@ -9,7 +9,7 @@ use super::{InjectionClassifier, InjectionSuspicion};
 use crate::event::canonical;
 use crate::screen::{ScreeningPass, ScreeningRefusal, holds, word};
 
-/// A message from a person or a peer: as it may be kept and read, or refused.
+/// Screens a message from a person or a peer. Returns its storable text, or a refusal.
 pub(crate) async fn message(
     classifier: &InjectionClassifier,
     look: &mut ScreeningPass<'_>,
@@ -23,7 +23,7 @@ pub(crate) async fn message(
     }
     let text = secrets(look, text).await?;
     match classifier.suspicion(look, &text, cancel).await {
-        // A person's message is not data: it is not marked, the person and the trace are told.
+        // A person's message is not data, so it is not marked. The person and the trace are told.
         InjectionSuspicion::Passes(_) => Ok(text),
         InjectionSuspicion::Blocked(detail) => Err(injected(detail)),
     }
@@ -34,7 +34,7 @@ fn injected(detail: String) -> ScreeningRefusal {
     ScreeningRefusal { reason, detail }
 }
 
-/// Secrets in a text that comes in, as the policies want it.
+/// Handles secrets in incoming text as the policies require.
 async fn secrets(look: &mut ScreeningPass<'_>, text: String) -> Result<String, ScreeningRefusal> {
     let (scanner, action) = look.screens.entering();
     let Some((clean, tally)) = scanner.redact(&text) else {
@@ -43,7 +43,7 @@ async fn secrets(look: &mut ScreeningPass<'_>, text: String) -> Result<String, S
     look.secrets(&tally, word(action)).await;
     match action {
         ScanAction::Redact => Ok(clean),
-        // What the operator gave this agent stays out, whatever a policy only warns of.
+        // Secrets that the operator gave this agent are removed, even if a policy only warns.
         ScanAction::Warn => Ok(scanner
             .without_shapes()
             .redact(&text)
@@ -52,7 +52,7 @@ async fn secrets(look: &mut ScreeningPass<'_>, text: String) -> Result<String, S
     }
 }
 
-/// A JSON value that comes in: validated, its secrets treated as the policies want it.
+/// Validates an incoming JSON value and handles its secrets as the policies require.
 pub(crate) async fn value_in(
     look: &mut ScreeningPass<'_>,
     value: &mut Value,
@@ -81,7 +81,7 @@ pub(crate) async fn value_in(
     Ok(())
 }
 
-/// Entries that are to be remembered.
+/// Screens entries before they are stored.
 pub(crate) async fn remembered(
     look: &mut ScreeningPass<'_>,
     entries: &mut [NewEntry],
@@ -99,7 +99,7 @@ pub(crate) async fn remembered(
     Ok(())
 }
 
-/// Entries that were found: before anybody reads them.
+/// Screens found entries before anybody reads them.
 pub(crate) async fn memory(
     classifier: &InjectionClassifier,
     look: &mut ScreeningPass<'_>,
@@ -142,7 +142,7 @@ pub(crate) async fn memory(
     }
 }
 
-/// Whatever the policy only warns of: a value that is known here leaves nowhere.
+/// Removes known secrets, even if a policy only warns.
 fn known_out(look: &ScreeningPass<'_>, value: &mut Value) {
     let _told = look.screens.scanner().without_shapes().redact_json(value); // told already, with the others
 }
@@ -152,7 +152,7 @@ fn withhold(entry: &mut MemoryEntry, why: &str) {
     entry.metadata = None;
 }
 
-/// What a peer said, before it joins a prompt.
+/// Screens a peer's text before it is added to a prompt.
 pub(crate) async fn peer_text(
     classifier: &InjectionClassifier,
     look: &mut ScreeningPass<'_>,
@@ -171,7 +171,7 @@ pub(crate) async fn peer_text(
     }
 }
 
-/// A value from a peer, before it is kept: its secrets go, as they go from results.
+/// Removes secrets from a peer's value before it is stored, as from results.
 pub(crate) async fn peer_value(look: &mut ScreeningPass<'_>, value: &mut Value) {
     let (scanner, action) = look.screens.outbound();
     if scanner.is_idle() {

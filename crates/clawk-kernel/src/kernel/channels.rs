@@ -17,47 +17,47 @@ use crate::ports::{ConversationKey, JournalScan, MarkedContent, RecordedEvent};
 use crate::shown::{self, TurnRecord};
 use crate::taint;
 
-/// Rows of the outbox that are looked through for one message.
+/// Largest number of outbox rows that are searched for one message.
 const LOOKED_AT: usize = 10_000;
 
 /// An event of a channel that is recorded and is not a message, for example a refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChannelFact {
-    /// Somebody's messages, or presses of a button, were not taken. Their text is nowhere.
+    /// Messages or button presses of a sender were refused. Their text is not stored.
     Refused {
         /// The channel.
         channel: String,
-        /// Where.
+        /// The conversation.
         conversation: String,
-        /// Who, as the platform knows them.
+        /// The sender's id on the platform.
         sender: String,
-        /// Why.
+        /// The reason.
         reason: String,
-        /// How many since the last such event of this sender.
+        /// The count since the last such event of this sender.
         count: u64,
     },
     /// A step of a pairing.
     Pairing {
         /// The channel.
         channel: String,
-        /// Who is or was to be let in, as the platform knows them.
+        /// The person to be admitted, by their id on the platform.
         sender: String,
         /// What happened.
         step: PairingChange,
-        /// SHA-256 of the code; not of a revocation.
+        /// SHA-256 of the code; `None` for a revocation.
         code: Option<Digest>,
-        /// When the code lapses, RFC 3339.
+        /// Expiry time of the code, RFC 3339.
         expires_at: Option<String>,
-        /// Who decided.
+        /// The person who decided.
         by: Option<String>,
     },
-    /// What a trigger did.
+    /// A trigger's action.
     Run {
         /// The channel.
         channel: String,
         /// `started`, `skipped`, `queued`, `missed`.
         what: String,
-        /// Which run: its time, or what set it off.
+        /// The run: its time, or its trigger.
         run: String,
         /// Why it was not started.
         reason: Option<String>,
@@ -136,7 +136,7 @@ impl From<ChannelPairing> for ChannelFact {
 }
 
 impl Kernel {
-    /// Puts something about a channel on the record, durably.
+    /// Records an event of a channel, durably.
     ///
     /// # Errors
     /// The journal can't be written.
@@ -146,7 +146,7 @@ impl Kernel {
         Ok(scribe.write(vec![draft]).await?)
     }
 
-    /// The same with the event that the fact is about: it becomes the record's content, which is sealed in an encrypted state.
+    /// Records an event of a channel with the platform's event as its content, which is encrypted in an encrypted state.
     ///
     /// # Errors
     /// The journal can't be written.
@@ -157,23 +157,23 @@ impl Kernel {
         Ok(scribe.write(vec![draft]).await?)
     }
 
-    /// Remembers, durably, that these bytes came from a sender: a file that holds them is that person's words and not this agent's
-    /// own, for whoever reads it later.
+    /// Records durably that these bytes came from a sender. A file with these bytes then counts as that person's text, not the
+    /// agent's, for later readers.
     ///
     /// # Errors
-    /// It can't be kept, so the file must not be.
+    /// The record can't be stored. Then the file must not be stored either.
     pub async fn mark_sent(&self, content: Vec<u8>, sender: &str, channel: &str) -> Result<(), String> {
         let origins = BTreeSet::from([taint::of_attachment(sender, channel)]);
         self.agent.calls.runner.mark(content, origins).await
     }
 
-    /// Notes the place of a file whose bytes were marked, so that its wording is known again when somebody changes it by hand.
+    /// Records the path of a file whose bytes were marked, so that its text is recognised after manual changes.
     pub async fn note_sent(&self, path: PathBuf) {
         let file = MarkedContent::File(path);
         let _marked = self.agent.calls.runner.marked(vec![file]).await;
     }
 
-    /// Every step of every pairing, in order.
+    /// Returns every step of every pairing, in order.
     ///
     /// # Errors
     /// The journal can't be read.
@@ -191,7 +191,7 @@ impl Kernel {
         Ok(found)
     }
 
-    /// The message that was taken before under one of this one's platform ids.
+    /// Returns the message that was accepted before with one of these platform ids.
     ///
     /// # Errors
     /// The journal can't be read.
@@ -199,7 +199,7 @@ impl Kernel {
         ingress::known(&self.agent.sessions, inbound).await
     }
 
-    /// Tells whether a message is still open: its turn has not ended, or its answer is not delivered.
+    /// Returns whether a message is still open: its turn has not ended, or its answer is not delivered.
     ///
     /// # Errors
     /// The journal can't be read.
@@ -213,7 +213,7 @@ impl Kernel {
         Ok(owed.iter().any(|row| !row.dead && row.owed.message == message))
     }
 
-    /// The record of the last turn that ended in a channel's conversation. In a direct conversation it is the sender's own.
+    /// Returns the summary of the last ended turn in a channel's conversation; in a direct conversation, the sender's own.
     ///
     /// # Errors
     /// The journal can't be read.
@@ -235,14 +235,14 @@ impl Kernel {
         }
     }
 
-    /// The door of the person whose turn runs in a session, or ran last: whom a question of the agent's own asks. Not always the one
-    /// who opened the session. `None`: the session is not in memory, or nothing was said in it since.
+    /// Returns the entry point of the person whose turn runs or ran last in a session. The agent's own questions go to this person,
+    /// who may not be the session's opener. `None`: the session is not in memory, or had no turn since.
     #[must_use]
     pub fn asker_of(&self, session: SessionId) -> Option<EntryPoint> {
         self.agent.sessions.table.get(session)?.asker()
     }
 
-    /// The door by which a session was opened; `None` if the session is not in memory.
+    /// Returns the entry point by which a session was opened; `None` if the session is not in memory.
     #[must_use]
     pub fn door_of(&self, session: SessionId) -> Option<EntryPoint> {
         let state = self.agent.sessions.table.get(session)?;

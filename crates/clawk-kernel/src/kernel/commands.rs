@@ -1,4 +1,4 @@
-//! What people do to a conversation beside talking: begin anew, stop what runs, ask how it stands (R55). No model takes part.
+//! Commands of people about a conversation: clear it, stop the running turn, show its state (R55). No model takes part.
 
 use clawk_events::count_of;
 use clawk_events::payload::{ConversationCleared, ConversationModel};
@@ -16,29 +16,29 @@ use crate::purse::BudgetAmount;
 use crate::session::SessionServices;
 use crate::state::State;
 
-/// How a conversation stands.
+/// The state of a conversation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ConversationStatus {
-    /// A turn runs.
+    /// `true` while a turn runs.
     pub running: bool,
-    /// Messages and tool results in its context.
+    /// Number of messages and tool results in its context.
     pub messages: usize,
-    /// Tokens that it has used so far.
+    /// Number of tokens used so far.
     pub tokens: u64,
-    /// What that cost, as far as prices are known: millionths of a dollar.
+    /// Cost so far in millionths of a US dollar, as far as prices are known.
     pub cost_microusd: u64,
-    /// Calls of tools.
+    /// Number of tool calls.
     pub calls: u64,
     /// The model that is asked first.
     pub model: Option<ModelInUse>,
 }
 
 impl Kernel {
-    /// Begins the conversation of this door anew: what runs is stopped, and nothing that was said before is sent to a model again. The
-    /// record keeps it. `false`: nothing was said in it.
+    /// Clears the conversation of this entry point: stops the running turn, and sends no earlier message to a model again. The
+    /// record keeps them. Returns `false` if it had no message.
     ///
     /// # Errors
-    /// The agent takes no work, another host works on the conversation, or the journal can't be written.
+    /// The agent accepts no work, another host works on the conversation, or the journal can't be written.
     pub async fn clear_conversation(&self, door: &EntryPoint) -> Result<bool, KernelError> {
         let sessions = &self.agent.sessions;
         let _working = sessions.life.enter().map_err(KernelError::NotReady)?;
@@ -53,7 +53,7 @@ impl Kernel {
         let state = conversation::open(sessions, door, ConversationSelector::Channel(&key)).await?;
         let (done, told) = oneshot::channel();
         {
-            // No message comes in between: what is said later stands behind the new beginning.
+            // No message can arrive in between: later messages come after the clearing.
             let _order = state.arriving.lock().await;
             state.cancel_turn();
             if !state.mailbox.clear(door.sender().to_owned(), done) {
@@ -66,7 +66,7 @@ impl Kernel {
         }
     }
 
-    /// Stops the turn that runs in the conversation of this door. `false`: none runs here.
+    /// Stops the running turn in the conversation of this entry point. Returns `false` if none runs here.
     ///
     /// # Errors
     /// The journal can't be read.

@@ -11,24 +11,24 @@ use crate::outbox::{self, DeliveryGuard, UndeliveredAnswer};
 use crate::ports::{ChannelDelivery, OutboxRow};
 
 impl Kernel {
-    /// Takes in a message of a channel. When this returns `Ok`, the message is durable (C1): its platform may be told so, and it
-    /// will end answered or in the dead-letter box. A message whose platform id is known is a duplicate and starts nothing.
+    /// Accepts a channel's message. When this returns `Ok`, the message is durable (C1): it may be acknowledged to its platform,
+    /// and will be answered or become a dead letter. A message with a known platform id is a duplicate and starts nothing.
     ///
     /// # Errors
-    /// It was refused: a name is empty or too long, the text is, too many wait, or the agent does not take work. A refusal of the
-    /// text is recorded; the platform may be told that it was taken, since a retry would be refused again.
+    /// The message was refused: a name or the text is empty or too long, too many messages wait, or the agent accepts no work. A
+    /// refusal of the text is recorded; the message may be acknowledged to its platform, because a retry would be refused again.
     pub async fn submit(&self, inbound: ChannelMessage) -> Result<AcceptedMessage, KernelError> {
         ingress::submit(&self.agent.sessions, inbound).await
     }
 
-    /// Delivers a channel's answers by this port until the handle is dropped: those that are owed already, and those that come.
-    /// The port that delivered for the channel before is ended first.
+    /// Delivers a channel's answers with this port until the guard is dropped: waiting ones and new ones. The channel's previous
+    /// port is ended first.
     #[must_use = "deliveries end when it is dropped"]
     pub fn deliver(&self, channel: &str, port: Arc<dyn ChannelDelivery>) -> DeliveryGuard {
         outbox::attach(&self.agent.outbox, channel, port)
     }
 
-    /// The outbox: what is owed and what could not be delivered, oldest first, at most `limit`.
+    /// Returns at most `limit` entries of the outbox, oldest first: waiting answers and dead letters.
     ///
     /// # Errors
     /// The journal can't be read.
@@ -36,7 +36,7 @@ impl Kernel {
         Ok(self.agent.scribe.journal().outbox(limit).await?)
     }
 
-    /// Lets an answer that could not be delivered be tried again. `false`: no dead letter of the outbox answers this message.
+    /// Queues an undeliverable answer again. Returns `false` if the outbox has no dead letter for this message.
     ///
     /// # Errors
     /// The journal can't be read or written.
@@ -46,7 +46,8 @@ impl Kernel {
         Ok(known)
     }
 
-    /// Answers that nobody has been given at a surface of the process's own (`cli`): those of turns that went on by themselves.
+    /// Returns answers that were not yet shown at a client of the process itself (`cli`): those of turns that continued by
+    /// themselves.
     ///
     /// # Errors
     /// The journal can't be read.
@@ -54,7 +55,7 @@ impl Kernel {
         Ok(outbox::undelivered(&self.agent.outbox, surface).await?)
     }
 
-    /// The caller who waited has the answer to this message: it is delivered.
+    /// Records that the waiting caller has the answer to this message.
     ///
     /// # Errors
     /// The journal can't be written.

@@ -1,4 +1,4 @@
-//! Queries for the doors of other clients: the tools that a client may see, and the place and state of a message.
+//! Queries for other entry points: the tools that a client may see, and the location and state of a message.
 
 pub use clawk_events::payload::PushGivenUp;
 use clawk_manifest::model::{AutonomyLevel, Role};
@@ -16,8 +16,8 @@ use crate::talk::told::TurnResult;
 use crate::talk::{self, MessageStatus};
 
 impl Kernel {
-    /// The agent's tools that somebody of this role could call with some arguments, as the rules stand now. What is offered is
-    /// still decided on with each call.
+    /// Returns the agent's tools that this role could call with some arguments, by the current rules. Each call is still decided
+    /// separately.
     pub async fn offers(&self, role: Role) -> Vec<ToolOffer> {
         let calls = &self.agent.calls;
         if !roles::triggers(role) || calls.manifest.identity.autonomy == AutonomyLevel::Observer {
@@ -41,7 +41,7 @@ impl Kernel {
         offers
     }
 
-    /// None where the rules deny it, whatever its arguments.
+    /// Returns the tool's offer; `None` if the rules deny it for all arguments.
     async fn offer(&self, entry: &CatalogEntry) -> Option<ToolOffer> {
         let calls = &self.agent.calls;
         let described = match calls.described(entry).await {
@@ -69,13 +69,13 @@ impl Kernel {
         (!never).then(|| entry.offer(&described))
     }
 
-    /// Cancels the turn that runs in this session. `false`: no such session is open.
+    /// Cancels the running turn of this session. Returns `false` if the session is not open.
     pub fn cancel_turn(&self, session: SessionId) -> bool {
         let state = self.agent.sessions.table.get(session);
         state.inspect(|state| state.cancel_turn()).is_some()
     }
 
-    /// How a message stands that `client` once said by a door of its own; none of another's or nobody's.
+    /// Returns the state of a message that `client` sent at its own entry point; `None` for another client's or an unknown message.
     ///
     /// # Errors
     /// The journal can't be read.
@@ -87,11 +87,11 @@ impl Kernel {
         talk::standing(&self.agent.sessions, message, client).await
     }
 
-    /// Waits for the answer to a message that `client` said by a door of its own, in this run or an earlier one; `None`: there is
-    /// no such message. `begun`: its turn had begun when the client was told last. `tell` hears what happens and must not block.
+    /// Waits for the answer to a message that `client` sent at its own entry point, in this run or an earlier one; `None`: the
+    /// message is unknown. `begun`: its turn had begun at the client's last notice. `tell` receives the notices and must not block.
     ///
     /// # Errors
-    /// The agent ends before the turn does; the journal can't be read.
+    /// The agent ends before the turn, or the journal can't be read.
     pub async fn rejoin(
         &self,
         (message, begun): (MessageId, bool),

@@ -1,4 +1,4 @@
-//! Speech for channels whose people talk: both ways go through the purse, the record and the limits of an inference.
+//! Speech for channels: recognition and output use the budget, the record and the limits of a model request.
 
 use tokio_util::sync::CancellationToken;
 
@@ -9,11 +9,11 @@ use crate::ports::{AudioRecording, SpokenAudio};
 use crate::watch::NoticeSender;
 
 impl Kernel {
-    /// The words of a recording, by a Provider whose `capabilities` hold `audio`. What comes is untrusted text. An attempt that
-    /// fails in passing is made once more.
+    /// Transcribes a recording with a Provider whose `capabilities` contain `audio`. The result is untrusted text. A temporary
+    /// failure is tried once more.
     ///
     /// # Errors
-    /// For people: why there are none.
+    /// The reason for people.
     pub async fn transcribe(
         &self,
         provider: &str,
@@ -25,10 +25,10 @@ impl Kernel {
         heard.await.map_err(|error| unserved(provider, error))
     }
 
-    /// A text of at most [`crate::ports::SPEECH_MAX_CHARS`] characters as sound, by such a Provider, in the voice of this name.
+    /// Converts a text of at most [`crate::ports::SPEECH_MAX_CHARS`] characters to speech with such a Provider, in the named voice.
     ///
     /// # Errors
-    /// For people: why it can't be spoken.
+    /// The reason for people.
     pub async fn speak(
         &self,
         (provider, voice): (&str, &str),
@@ -40,7 +40,7 @@ impl Kernel {
         spoken.await.map_err(|error| unserved(provider, error))
     }
 
-    /// The record of what belongs to no session's turn. A stopped agent asks nobody.
+    /// Returns the context for requests outside any session's turn. A stopped agent makes none.
     fn aside<'a>(&'a self, quiet: &'a NoticeSender) -> Result<InferenceContext<'a>, CallError> {
         if self.stops().iter().any(|stop| stop.session.is_none()) {
             return Err(CallError::Unavailable {

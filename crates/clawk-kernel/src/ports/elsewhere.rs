@@ -1,4 +1,4 @@
-//! Members of a swarm that work elsewhere: in another process, on another host, in another implementation of the protocol.
+//! Swarm members on other hosts: in another process, or in another implementation of the protocol.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::error::KernelError;
 /// How an identity is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberRoute {
-    /// It is an agent of its own, bound in `clawk.toml`.
+    /// A separate agent, bound in `clawk.toml`.
     Peer,
-    /// Its tasks lie in a queue, from which any host that serves it takes them.
+    /// A queue, from which any host that serves it takes the tasks.
     Bus,
 }
 
-/// One try of a task, as it crosses to another process.
+/// One attempt at a task, in the form that is sent to another process.
 #[derive(Debug, Clone)]
 pub struct RemoteTask {
     /// The swarm.
@@ -32,22 +32,22 @@ pub struct RemoteTask {
     pub member: String,
     /// The name of its identity.
     pub identity: String,
-    /// The try's id: what the other side knows as `task_id`. The same after a restart.
+    /// The attempt's id, which the other side uses as `task_id`. It is the same after a restart.
     pub id: RequestId,
-    /// The id of the request: the same after a restart, so that it is taken once.
+    /// The id of the request. It is the same after a restart, so that the request is accepted once.
     pub request_id: RequestId,
-    /// What is to be done, with all that came from others in it, marked as data.
+    /// The task's text, with other parties' text marked as data.
     pub text: String,
-    /// At most this.
+    /// The limits of the task.
     pub limits: TaskLimits,
-    /// Who reports the task shows it.
+    /// The token that a report of the task must show.
     pub report_token: String,
     /// This host's signature of [`RemoteTask::params`].
     pub proof: Option<HostSignature>,
 }
 
 impl RemoteTask {
-    /// The params of `claw.swarm.delegate`.
+    /// Returns the params of `claw.swarm.delegate`.
     #[must_use]
     pub fn params(&self) -> DelegateParams {
         DelegateParams {
@@ -68,26 +68,26 @@ impl RemoteTask {
     }
 }
 
-/// How an errand ended.
+/// The result of a remote task.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RemoteResult {
-    /// The member answered by itself, without a report.
+    /// The member answered directly, without a report.
     Answered {
         /// Its last text.
         text: String,
-        /// Tokens that it says it used.
+        /// The tokens that it reports; `None`: not reported.
         tokens: Option<u64>,
     },
-    /// It may be tried again.
+    /// The task may be tried again.
     Lost {
         /// Why.
         why: RetryReason,
         /// For people.
         message: String,
-        /// Tokens that it used: 0 where it was not given the task; none: not known.
+        /// The tokens that it used: 0 if it did not get the task; `None`: unknown.
         tokens: Option<u64>,
     },
-    /// The other side refused it for good.
+    /// The other side refused the task permanently.
     Refused {
         /// A stable word.
         reason: String,
@@ -98,26 +98,26 @@ pub enum RemoteResult {
     },
 }
 
-/// What is known of the try that a report names.
+/// What is known of the attempt that a report names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportedTryState {
-    /// It was sent from here since the start.
+    /// It was sent from this host since the start.
     Sent,
-    /// Its token was made here, and the try is not under way: it has not been taken up again since the start, or its run has ended.
+    /// Its token was made here, but the attempt is not running: it was not resumed since the start, or its run has ended.
     Given,
-    /// It shows no token of this host's.
+    /// It shows no token of this host.
     Foreign,
 }
 
-/// Takes reports that come in by a connection or a bus.
+/// Receives reports from a connection or a bus.
 pub trait ReportReceiver: fmt::Debug + Send + Sync {
-    /// What is known here of the try that a report names, which shows this token.
+    /// Returns what is known of the attempt that a report with this token names.
     fn knows(&self, task: &RequestId, token: Option<&str>) -> ReportedTryState;
 
-    /// Takes one. `bound`: the member to which the connection belongs that it came by; none: only the token counts.
+    /// Receives a report. `bound`: the member that owns the connection; `None`: only the token counts.
     ///
     /// # Errors
-    /// It is not readable, or can't be recorded.
+    /// The report is malformed, or can't be recorded.
     fn report<'a>(
         &'a self,
         bound: Option<&'a str>,
@@ -125,42 +125,42 @@ pub trait ReportReceiver: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<AcknowledgedResult, KernelError>>;
 }
 
-/// Where members work that are not in this process.
+/// The workers outside this process.
 pub trait RemoteWorkers: fmt::Debug + Send + Sync {
-    /// How the identity of this name is reached; none: it is not elsewhere.
+    /// Returns how the identity is reached; `None`: it is in this process.
     fn place(&self, identity: &str) -> Option<MemberRoute>;
 
-    /// The last attempt to reach it failed.
+    /// Returns whether the last attempt to reach it failed.
     fn is_gone(&self, identity: &str) -> bool;
 
-    /// It is a process that this host started: what it did, no other host can know.
+    /// Returns whether it is a process started by this host, so that no other host can know its effects.
     fn lives_here(&self, identity: &str) -> bool;
 
-    /// How long one try may take there, milliseconds, where that is its own.
+    /// Returns its own time limit for one attempt in milliseconds, if there is one.
     fn timeout_ms(&self, identity: &str) -> Option<u64>;
 
-    /// At most these tools.
+    /// Returns its allowed tools, if they are limited.
     fn tools(&self, identity: &str) -> Option<Vec<String>>;
 
-    /// The key that must sign the reports of this identity. `None`: no key is bound, and signatures are not checked.
+    /// Returns the key that must sign the reports of this identity. `None`: no key is bound, and signatures are not checked.
     fn key(&self, identity: &str) -> Option<PublicKey>;
 
-    /// Works on a try. Reports go to `reports`; the first one that counts ends the try, and this future is dropped.
+    /// Works on an attempt. Reports go to `reports`; the first valid one ends the attempt, and this future is dropped.
     fn work<'a>(
         &'a self,
         errand: RemoteTask,
         reports: Arc<dyn ReportReceiver>,
     ) -> BoxFuture<'a, RemoteResult>;
 
-    /// Completes when an effect of `run`, which this host took out of the bus, may begin here: this host holds the run, and no
-    /// other host has begun an effect of it. Asked before each effect.
+    /// Completes when an effect of `run`, which this host took from the bus, may begin here: this host owns the run, and no other
+    /// host has begun an effect of it. Called before each effect.
     ///
     /// # Errors
-    /// Why none may begin here any more, for people.
+    /// The reason why no effect may begin here, for people.
     fn may_begin<'a>(&'a self, run: &'a RequestId) -> BoxFuture<'a, Result<(), String>>;
 }
 
-/// What report tokens are made of: 256 bits that never leave the state directory.
+/// The key of report tokens: 256 bits that never leave the state directory.
 #[derive(Clone, Default)]
 pub struct TokenKey(pub [u8; 32]);
 

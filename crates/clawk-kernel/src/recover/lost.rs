@@ -1,4 +1,4 @@
-//! What the last run left without an end: inferences that are settled at what was set aside, and calls whose outcome nobody knows.
+//! Unfinished work of the last run: model requests, which are settled at their reservation, and calls with an unknown outcome.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use crate::event::{ChainText, Draft, JournalWriter, Thread, canonical, digest, k
 use crate::ports::{EffectChange, JournalError, JournalScan, OpenEffect, SpentAmount};
 use crate::purse::{BudgetAmount, hour_of};
 
-/// Where what was lost is looked for.
+/// Where unfinished work is searched.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum LossSearchScope {
-    /// Behind this row: the agent had one host.
+    /// After this row: the agent had a single host.
     Behind(u64),
     /// In this session: its host is lost.
     Session(SessionId),
@@ -39,10 +39,10 @@ impl LossSearchScope {
     }
 }
 
-/// The `kind` of such an inference's `ckp.provider.failed`: no model said so.
+/// The `kind` of such a request's `ckp.provider.failed` event. No model sends this value.
 pub(crate) const LOST: &str = "lost";
 
-/// An inference that was under way when the last run died is settled at what was set aside for it, once.
+/// Settles each model request that was in flight when the last run died at its reserved amount, once.
 pub(crate) async fn settle_lost(
     scribe: &JournalWriter,
     within: LossSearchScope,
@@ -112,7 +112,7 @@ pub(crate) async fn settle_lost(
     Ok(count)
 }
 
-/// What was set aside for an inference.
+/// The reservation of a model request.
 #[derive(Debug, Deserialize)]
 struct OpenInference {
     inference_id: Uuid,
@@ -127,10 +127,10 @@ struct OpenInference {
     turn: Uuid,
 }
 
-/// Every call that was decided and never ended is told unknown, once, with its stored answer (promise 4).
+/// Records every call that was decided and has no end as unknown, once, with its stored answer (promise 4).
 ///
-/// A composite call of a turn that goes on and keeps checkpoints is not told unknown: it goes on with its turn, and has no effect but
-/// those of its inner calls. Its ids are the second part of the answer.
+/// A composite call whose turn continues and keeps checkpoints is not recorded: it continues with its turn, and its only effects
+/// are those of its inner calls. The second part of the result lists such calls.
 pub(crate) async fn report_unknown(
     scribe: &JournalWriter,
     catalog: &ToolCatalog,
@@ -153,7 +153,7 @@ pub(crate) async fn report_unknown(
             }
         })
         .await?;
-    // What was asked of the swarm goes on with the swarm: its result comes when the call is taken up again.
+    // A swarm task continues with the swarm. Its result arrives when the call is resumed.
     let of_team = |found: &RecoveryFields| {
         found
             .action_id
@@ -200,7 +200,7 @@ pub(crate) async fn report_unknown(
     Ok((count, interrupted))
 }
 
-/// The same at an orderly end, for outcomes that the journal refused to take.
+/// Does the same at a normal end, for outcomes that the journal refused.
 pub(crate) async fn report_owed(
     scribe: &JournalWriter,
     catalog: &ToolCatalog,
@@ -215,7 +215,7 @@ pub(crate) async fn report_owed(
     }
 }
 
-/// The event of a call whose outcome is unknown.
+/// Returns the event of a call with an unknown outcome.
 fn unknown(
     scribe: &JournalWriter,
     thread: &Thread,
@@ -245,7 +245,7 @@ fn unknown(
     draft.content(result_hash, bytes)
 }
 
-/// A call of the last run whose outcome is unknown counts as one that took all its time.
+/// Returns the amounts of a call with an unknown outcome: it counts as having used its whole time.
 fn lost_call(scribe: &JournalWriter, catalog: &ToolCatalog, tool: &str) -> [SpentAmount; 2] {
     let amount = BudgetAmount {
         calls: 1,

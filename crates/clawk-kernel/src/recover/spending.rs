@@ -1,4 +1,4 @@
-//! What sessions have spent, by the record.
+//! The spending of sessions, by the record.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::event::{JournalWriter, kind};
 use crate::ports::{JournalError, JournalScan, RecordedEvent};
 use crate::purse::BudgetAmount;
 
-/// The kinds of events that say what was spent or set aside.
+/// Event types that record spending or reservations.
 pub(crate) const SPENDING: &[&str] = &[
     kind::PROVIDER_REQUESTED,
     kind::PROVIDER_COMPLETED,
@@ -19,7 +19,7 @@ pub(crate) const SPENDING: &[&str] = &[
     kind::ACTION_FAILED,
 ];
 
-/// The same, and those of tasks that the session gave.
+/// Those, and the event types of tasks that the session delegated.
 const GIVEN: &[&str] = &[
     kind::PROVIDER_REQUESTED,
     kind::PROVIDER_COMPLETED,
@@ -30,7 +30,7 @@ const GIVEN: &[&str] = &[
     kind::SWARM_TRY,
 ];
 
-/// Sums over such events. An inference without an end has spent what was set aside for it.
+/// Sums over such events. A model request without an end counts with its reservation.
 #[derive(Debug, Default)]
 pub(crate) struct SessionSpending {
     by: HashMap<SessionId, BudgetAmount>,
@@ -56,7 +56,7 @@ impl SessionSpending {
         *sum = sum.plus(amount);
     }
 
-    /// What the session has spent itself, and what it has given others to spend and knows the end of.
+    /// Returns the session's own spending plus its settled delegated spending.
     pub(crate) async fn of_giver(
         scribe: &JournalWriter,
         session: SessionId,
@@ -71,7 +71,7 @@ impl SessionSpending {
         Ok(spending.end().remove(&session).unwrap_or_default()) // silent-ok: it has spent nothing
     }
 
-    /// What each session has spent.
+    /// Returns the spending of each session.
     pub(crate) fn end(mut self) -> HashMap<SessionId, BudgetAmount> {
         for (session, aside) in std::mem::take(&mut self.under_way).into_values() {
             self.add(session, aside);

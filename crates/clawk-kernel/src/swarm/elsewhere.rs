@@ -1,5 +1,5 @@
-//! A try that another process works on: it crosses as `claw.swarm.delegate`, and ends with the first report that counts. What
-//! comes back is a peer's text: data, whatever it says.
+//! An attempt on another process: it is sent as `claw.swarm.delegate` and ends with the first valid report. The result is a peer's
+//! text and is always treated as data.
 //!
 //! Long because sending, counting and each way to end share one record of what was sent.
 
@@ -34,51 +34,51 @@ use crate::screen::{ScreenedTextKind, ScreeningPass};
 use crate::team::Origin;
 use crate::watch::NoticeSender;
 
-/// The longest text that a member may answer, bytes.
+/// Longest text that a member may answer, in bytes.
 const MAX_TEXT: usize = 1 << 20;
-/// Tries that ended and are remembered, so that what comes late is known as such.
+/// Number of ended attempts that are remembered, so that late reports are recognised.
 const ENDED: usize = 4096;
-/// The most that is believed of what a member says it used where nothing was limited: what is stored must stay countable.
+/// Largest use that a member's report may claim if nothing was limited, so that sums don't overflow.
 const MOST_SAID: u64 = 1_000_000_000_000;
-/// Reports without effect of one try that are recorded; more are refused all the same.
+/// Largest number of ineffective reports of one attempt that are recorded. Further ones are refused without a record.
 const MOST_REFUSED: u32 = 64;
 
-/// The state of a try whose use is counted as its end says.
+/// State of an attempt whose use is counted as its end reports it.
 pub(super) const SETTLED: &str = "settled";
-/// The state of one that was cut off, and whose report has come since.
+/// State of an interrupted attempt whose report has arrived since.
 pub(super) const LEARNED: &str = "learned";
 
-/// A try that another process works on, or has finished.
+/// An attempt that another process works on, or has finished.
 #[derive(Debug, Clone)]
 pub(super) struct SentTry {
-    /// The task here.
+    /// Id of the task on this host.
     pub(super) task: TaskId,
     pub(super) attempt: u32,
     pub(super) member: String,
     pub(super) identity: String,
     run: TaskId,
-    /// In whose chain its run is recorded.
+    /// The chain that records its run.
     session: SessionId,
     token: String,
-    /// What was set aside for it: tokens and money; none: not limited.
+    /// Reserved tokens and money; `None`: not limited.
     share: (Option<u64>, Option<u64>),
-    /// A report counted, or the try is over.
+    /// Cancelled when a report counted or the attempt is over.
     taken: CancellationToken,
     used: Arc<Mutex<Option<TryUsage>>>,
-    /// What is counted for the try, whose end is not known, until its report comes.
+    /// The amount counted for the attempt while its end is unknown, until its report arrives.
     assumed: Arc<Mutex<Option<AssumedUsage>>>,
     refused: Arc<AtomicU32>,
 }
 
-/// What is counted for a try that may have used less.
+/// The amount counted for an attempt that may have used less.
 #[derive(Debug, Clone)]
 struct AssumedUsage {
     used: TryUsage,
-    /// Of it, what the agent's days and months have counted.
+    /// The part that the agent's daily and monthly budgets have counted.
     kept: Vec<SpentAmount>,
 }
 
-/// Tries by the ids under which others know them.
+/// Attempts by the ids that other processes use for them.
 #[derive(Debug, Default)]
 pub(super) struct SentTries {
     by_id: HashMap<RequestId, SentTry>,
@@ -97,14 +97,14 @@ impl SentTries {
         }
     }
 
-    /// Whose report this is: the try, and whether who sends it may report it.
+    /// Returns the attempt of this report, and whether its sender may report it.
     pub(super) fn of(&self, params: &ReportParams, bound: Option<&str>) -> Option<(SentTry, bool)> {
         let sent = self.by_id.get(&params.task_id)?;
         let shown = params
             .report_token
             .as_ref()
             .is_some_and(|shown| same(shown, &sent.token));
-        // Who shows a wrong token is nobody's member, whichever connection it comes by.
+        // A sender with a wrong token is not the member, whichever connection it uses.
         let wrong = params.report_token.is_some() && !shown;
         let own = shown || (bound == Some(sent.member.as_str()) && !wrong);
         Some((sent.clone(), own))
@@ -112,23 +112,23 @@ impl SentTries {
 }
 
 impl SentTry {
-    /// What a report says that the try used: at most what was set aside for it, and all of that where it says nothing.
+    /// Returns the use that a report claims, at most the reservation. Without a claim it is the whole reservation.
     pub(super) fn said(&self, params: &ReportParams) -> TryUsage {
         within(self.share, (params.token_usage, params.cost_microusd))
     }
 
-    /// Its report counts: the try ends.
+    /// Marks the report as counted, which ends the attempt.
     pub(super) fn take(&self, params: &ReportParams) {
         *lock(&self.used) = Some(self.said(params));
         self.taken.cancel();
     }
 
-    /// More is counted for it than its report may say.
+    /// Returns whether more is counted for the attempt than its report may claim.
     pub(super) fn is_assumed(&self) -> bool {
         lock(&self.assumed).is_some()
     }
 
-    /// One more report of it has no effect. `false`: so many had none that this one is not recorded.
+    /// Counts one more ineffective report. Returns `false` if it must not be recorded any more.
     pub(super) fn is_recorded(&self) -> bool {
         self.refused.fetch_add(1, Ordering::Relaxed) < MOST_REFUSED
     }
@@ -145,7 +145,7 @@ fn within((tokens, cost): (Option<u64>, Option<u64>), said: (Option<u64>, Option
     }
 }
 
-/// A reason that somebody else gives, as a word: it stands in the record and on people's terminals.
+/// Converts another party's reason to a safe word, because it appears in the record and on terminals.
 fn word(reason: &str) -> String {
     let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let word: String = reason.chars().filter(plain).take(64).collect();
@@ -156,13 +156,13 @@ fn word(reason: &str) -> String {
     }
 }
 
-/// In constant time.
+/// Compares in constant time.
 fn same(a: &str, b: &str) -> bool {
     let differ = a.bytes().zip(b.bytes()).fold(0_u8, |sum, (a, b)| sum | (a ^ b));
     a.len() == b.len() && differ == 0
 }
 
-/// Where a try's member is, if that is not here.
+/// Returns where an attempt's member is, if it is not in this process.
 pub(super) fn of<'a>(
     peers: &'a SwarmServices,
     start: &TryStart,
@@ -177,7 +177,7 @@ pub(super) fn of<'a>(
             .map(|seat| identity_name(&seat.identity))
     })?;
     let place = there.place(&identity)?;
-    // Who gives work to others, asks or judges does so where its run is; what came by a bus is worked on where it arrived.
+    // A member that delegates, asks or judges works where its run is. A task that arrived over a bus is worked on here.
     let plain = start.kind == Kind::Work && start.below.is_empty() && start.askable.is_empty();
     let crosses = match place {
         MemberRoute::Peer => start.who != SwarmWorkerId::Claw,
@@ -186,7 +186,7 @@ pub(super) fn of<'a>(
     crosses.then_some((there, identity, place))
 }
 
-/// The token of a try. Only a holder of the key can make it; none: this host does not coordinate the swarm.
+/// Returns the token of an attempt, which only a holder of the key can make; `None`: this host does not coordinate the swarm.
 fn token(peers: &SwarmServices, id: &RequestId) -> Option<String> {
     let mut hash = Sha256::new();
     hash.update(b"clawk report token\0");
@@ -207,7 +207,7 @@ const fn is_unanswered(result: &RemoteResult) -> bool {
     matches!(result, RemoteResult::Lost { .. } | RemoteResult::Refused { .. })
 }
 
-/// Works on a try by sending it there; none: it was cancelled, or the agent ended first.
+/// Runs an attempt by sending it to its member; `None`: it was cancelled, or the agent ended first.
 pub(super) async fn attempt(
     peers: &Arc<SwarmServices>,
     (start, running): (&TryStart, &RunningTry),
@@ -222,7 +222,7 @@ pub(super) async fn attempt(
         && there.lives_here(&identity)
         && lock(&peers.moved).contains(&running.session)
     {
-        // What it did for the task only its own record says, and that is with the lost host.
+        // Only the member's own record knows its effects, and that is with the lost host.
         let fault = SwarmFault::failed(
             "effects_unknown",
             "another host coordinated the swarm when this member began the task; what it did there is not known here",
@@ -236,7 +236,7 @@ pub(super) async fn attempt(
         .is_some_and(|team| team.look(|coord| coord.has_word(&start.task)));
     let settled = lock(&peers.slices).settled(&start.task, start.attempt);
     if start.resumed && spoken {
-        // Its report counted before this start.
+        // Its report was counted before this start.
         let used = match settled {
             Some(used) => used,
             None => settle_said(peers, start, origin),
@@ -261,7 +261,7 @@ pub(super) async fn attempt(
         biased;
         () = sent.taken.cancelled() => None,
         () = running.cancel.cancelled() => {
-            // Whatever it used until now: its report may tell.
+            // The use so far is unknown; a report may tell it.
             let assumed = settle(peers, (start, origin, ASSUMED), (share, settled), (None, None));
             *lock(&sent.assumed) = Some(assumed);
             return None;
@@ -269,7 +269,7 @@ pub(super) async fn attempt(
         () = peers.life.stop.cancelled() => return None,
         worked = there.work(errand, reports) => Some(worked),
     };
-    // An earlier process may have given it to the other side.
+    // An earlier process may have sent it already.
     let unused = |tokens: Option<u64>| tokens.filter(|tokens| *tokens > 0 || !start.resumed);
     let (tokens, cost) = match &worked {
         None => lock(&sent.used).map_or((None, None), |used| (Some(used.tokens), Some(used.cost_microusd))),
@@ -287,10 +287,10 @@ pub(super) async fn attempt(
     Some((ended(peers, origin, worked).await, used))
 }
 
-/// How the try ended; none: by its report.
+/// Returns how the attempt ended; `None`: by its report.
 async fn ended(peers: &SwarmServices, origin: Origin, worked: Option<RemoteResult>) -> TryEnd {
     match worked {
-        // The report is the task's word; its text is known from there.
+        // The report is the task's result, so its text is taken from there.
         None => TryEnd::Said { text: String::new() },
         Some(RemoteResult::Answered { text, .. }) if text.len() > MAX_TEXT => lost(
             RetryReason::Garbage,
@@ -307,7 +307,7 @@ async fn ended(peers: &SwarmServices, origin: Origin, worked: Option<RemoteResul
     }
 }
 
-/// What is set aside of a limited purse: a task with a wish gets that, another one its part.
+/// Returns the amounts to reserve of a limited budget: the task's own wish, else its part.
 fn wanted(peers: &SwarmServices, start: &TryStart) -> (Option<u64>, Option<u64>, u64) {
     let parallel = peers
         .calls
@@ -389,7 +389,7 @@ fn prepared(
     Some((errand, sent))
 }
 
-/// The narrower of what the asker gives and what this host gives the peer; a judge gets none.
+/// Returns the narrower of the asker's tools and those that this host allows the peer. A judge gets none.
 fn tools(start: &TryStart, own: Option<Vec<String>>) -> Option<Vec<String>> {
     if matches!(start.kind, Kind::Judge { .. }) {
         return Some(Vec::new());
@@ -400,8 +400,8 @@ fn tools(start: &TryStart, own: Option<Vec<String>>) -> Option<Vec<String>> {
     }
 }
 
-/// Counts what the other side says it used, at most what was set aside; who says nothing has used all of it. `before` was counted
-/// already. Returns what is counted in all.
+/// Counts the use that the other side reports, at most the reservation, or the whole reservation without a report. `before` was
+/// counted already. Returns the total.
 fn settle(
     peers: &SwarmServices,
     (start, origin, state): (&TryStart, Origin, &'static str),
@@ -418,7 +418,7 @@ fn settle(
     AssumedUsage { used: all, kept }
 }
 
-/// Counts what the report says that was taken before a restart, which came before it was counted.
+/// Counts the use in a report that arrived before a restart and was not counted yet.
 fn settle_said(peers: &SwarmServices, start: &TryStart, origin: Origin) -> TryUsage {
     let team = peers.calls.team.as_ref();
     let said = team.and_then(|team| team.look(|coord| coord.word_used(&start.task)));
@@ -437,7 +437,8 @@ fn settle_said(peers: &SwarmServices, start: &TryStart, origin: Origin) -> TryUs
     used
 }
 
-/// Counts in the purses what `all` is more than `before`, and records it. Returns what the agent's days and months have counted.
+/// Adds to the budgets the difference between `all` and `before`, and records it. Returns what the agent's daily and monthly
+/// budgets have counted.
 fn count(
     peers: &SwarmServices,
     (start, origin, state): (&TryStart, Origin, &'static str),
@@ -467,7 +468,7 @@ pub(super) fn amount(used: TryUsage) -> BudgetAmount {
     }
 }
 
-/// What is counted for a try, as an event.
+/// Returns the event of the amount counted for an attempt.
 fn entry(
     peers: &SwarmServices,
     session: SessionId,
@@ -493,8 +494,8 @@ fn entry(
     peers.scribe.entry(&thread, &payload.as_try())
 }
 
-/// The report of a try has come that was given up: what was counted for it is what it says, and its run and the agent have the rest
-/// again.
+/// Handles the late report of an attempt that was given up: replaces the counted amount by the reported one and returns the
+/// difference to the run and the agent.
 pub(super) async fn learn(
     peers: &SwarmServices,
     sent: &SentTry,
@@ -510,7 +511,7 @@ pub(super) async fn learn(
     }
     let about = (&sent.run, &sent.task, sent.attempt, sent.member.as_str());
     let draft = entry(peers, sent.session, about, (LEARNED, used));
-    // At most what was counted then: a part may have been counted before a restart.
+    // At most the amount counted then; a part may have been counted before a restart.
     let unspent = assumed.kept.into_iter().map(|row| SpentAmount {
         amount: row.amount.least(less),
         ..row
@@ -526,7 +527,7 @@ pub(super) async fn learn(
     Ok(())
 }
 
-/// A peer's text without the secrets that the policies take out of what comes in.
+/// Removes secrets from a peer's text, by the policies for incoming text.
 async fn screened(peers: &SwarmServices, origin: Origin, text: String) -> String {
     let mut look = ScreeningPass::new(
         &peers.calls.screens,
@@ -548,7 +549,7 @@ async fn screened(peers: &SwarmServices, origin: Origin, text: String) -> String
     }
 }
 
-/// Takes reports for as long as the agent lives.
+/// Receives reports while the agent runs.
 #[derive(Debug)]
 struct SwarmReportReceiver(Weak<SwarmServices>);
 
@@ -582,25 +583,25 @@ impl ReportReceiver for SwarmReportReceiver {
     }
 }
 
-/// The desk at which reports are taken that come in beside any try of this process.
+/// Returns the receiver for reports that do not arrive over an attempt's own connection.
 pub(crate) fn desk(peers: &Arc<SwarmServices>) -> Arc<dyn ReportReceiver> {
     Arc::new(SwarmReportReceiver(Arc::downgrade(peers)))
 }
 
-/// A task from another host has at most the rights that this host names.
+/// Limits the role of a task from another host to the one that this host allows.
 pub(super) fn at_most(role: Role, limits: Option<&TaskLimits>) -> Role {
     let said = limits.and_then(|limits| limits.role.as_deref());
-    // A word that is not known is the least role.
+    // An unknown word means the lowest role.
     said.map_or(role, |word| role.min(Role::parse(word).unwrap_or(Role::Viewer)))
 }
 
-/// The autonomy that it names; a word that is not known is the least.
+/// Parses the autonomy level; an unknown word means the strictest.
 pub(super) fn autonomy(limits: &TaskLimits) -> Option<AutonomyLevel> {
     let word = limits.autonomy.as_deref()?;
     Some(AutonomyLevel::parse(word).unwrap_or(AutonomyLevel::Observer))
 }
 
-/// What is left of the task's own wishes.
+/// Returns the rest of the task's own limits.
 pub(super) fn wish(limits: &TaskLimits) -> TaskConstraints {
     TaskConstraints {
         tools: limits.tools.clone(),

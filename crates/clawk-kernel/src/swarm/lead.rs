@@ -1,5 +1,5 @@
-//! Coordinating a swarm that hosts share: the host that holds the swarm's chain does it alone, until its run is over. Then another one
-//! takes the chain, folds the record, and goes on.
+//! Coordination of a swarm that hosts share: only the owner of the swarm's chain coordinates, until its run ends. Then another host
+//! takes the chain, rebuilds the state from the record, and continues.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,21 +17,21 @@ use crate::ports::{JournalScan, SessionHolder, TokenKey};
 use crate::start;
 use crate::team::SwarmTeam;
 
-/// How often a host looks whether it was given the swarm's chain with the sessions of a lost host.
+/// Interval at which a host checks whether it received the swarm's chain with a lost host's sessions.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often a host tries to take the chain. It succeeds if no host holds it.
+/// Interval at which a host tries to take the chain. It succeeds if no host owns it.
 const TRY: Duration = Duration::from_secs(1);
-/// The state of a host that coordinates from now on.
+/// State recorded when a host becomes the coordinator.
 const LEADS: &str = "leads";
 
-/// The id of the swarm's chain: the same on every host.
+/// Returns the id of the swarm's chain, which is the same on every host.
 pub(crate) fn home(agent: &str, swarm: &str) -> SessionId {
     let hash = digest(&canonical(&("clawk swarm", agent, swarm))).0;
     let id = hash.first_chunk().copied().unwrap_or_default(); // silent-ok: a digest is longer
     SessionId(uuid::Builder::from_custom_bytes(id).into_uuid())
 }
 
-/// Looks until this host coordinates the swarm, or is lost.
+/// Tries to become the coordinator until it succeeds or this host is lost.
 pub(crate) fn steer(peers: &Arc<SwarmServices>, hosts: &Arc<PeerHosts>) {
     let Some((team, home)) = peers
         .calls
@@ -79,7 +79,7 @@ async fn look(
     }
 }
 
-/// Takes up what the record has of the swarm, and coordinates from now on.
+/// Rebuilds the swarm from the record and becomes the coordinator.
 async fn lead(
     peers: &Arc<SwarmServices>,
     hosts: &PeerHosts,
@@ -117,7 +117,7 @@ async fn lead(
     drafts.push(peers.scribe.entry(&thread, &leads.as_led()));
     // INVARIANT: this is durable before anything is folded: what an earlier coordinator recorded is before it, and nothing of it behind.
     peers.scribe.write(drafts).await?;
-    // Whoever coordinates next must know the tokens of tries that others work on.
+    // The next coordinator must be able to make the tokens of attempts that run elsewhere.
     let key = hosts.shared.secret(home.0, peers.own_key.0).await?;
     let _kept = peers.token_key.set(TokenKey(key)); // silent-ok: it is the same
     team.anew();

@@ -1,4 +1,4 @@
-//! After a restart: the swarm's facts are folded, and what had begun goes on (promise 4).
+//! Recovery of the swarm after a restart: rebuilds its state from the recorded facts, and continues what had begun (promise 4).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::purse::BudgetAmount;
 use crate::recover::{ASSUMED, SPENDING, SessionSpending};
 use crate::team::{Origin, SWARM_KINDS, SwarmTeam, fact_of, session_of};
 
-/// Tasks of tasks; the coordinator allows far fewer.
+/// Largest depth of subtasks. The coordinator allows far fewer.
 const MAX_DEPTH: usize = 64;
 
 #[derive(Debug, Default, Deserialize)]
@@ -34,14 +34,14 @@ struct SwarmTaskFields {
     cost_microusd: u64,
 }
 
-/// Folds the record. Returns the sessions that go on with their tasks, and whose turns nobody else may take up.
+/// Rebuilds the swarm's state. Returns the sessions that continue with their tasks; their turns must not be resumed by others.
 pub(crate) async fn restore(peers: &SwarmServices) -> Result<Vec<SessionId>, JournalError> {
     let scan = JournalScan {
         kinds: &SWARM_KINDS,
         with_content: true,
         ..JournalScan::default()
     };
-    // Tasks of versions in which a task was a peer's turn and nothing else.
+    // Tasks of earlier versions, in which a task was only a peer's turn.
     let mut old: BTreeMap<String, SessionId> = BTreeMap::new();
     let Some(team) = &peers.calls.team else {
         return Ok(Vec::new());
@@ -94,10 +94,10 @@ pub(crate) async fn restore(peers: &SwarmServices) -> Result<Vec<SessionId>, Jou
     Ok(running.into_iter().map(|(_, session)| session).collect())
 }
 
-/// Which host coordinated the swarm when each open try began, where hosts share the agent.
+/// Which host coordinated the swarm when each open attempt began, if hosts share the agent.
 #[derive(Debug, Default)]
 struct TryCoordinators {
-    /// The one that coordinates at this place of the record.
+    /// The coordinator at this position of the record.
     host: Option<Arc<str>>,
     by: HashMap<TaskId, Option<Arc<str>>>,
 }
@@ -115,27 +115,27 @@ impl TryCoordinators {
         }
     }
 
-    /// Another host coordinated when the task's try began, or the record does not say which.
+    /// Returns whether another host coordinated when the task's attempt began, or the record does not say which.
     fn is_anothers(&self, task: &TaskId, own: &str) -> bool {
         self.by.get(task).is_none_or(|host| host.as_deref() != Some(own))
     }
 }
 
-/// What the facts tell of spending.
+/// The spending in the recorded facts.
 #[derive(Debug, Default)]
 struct SwarmSpending {
-    /// The row of each run's acceptance: nothing was spent on it before.
+    /// The row of each run's acceptance. Nothing was spent on it before.
     since: HashMap<TaskId, u64>,
-    /// What tries that have ended are reported to have used.
+    /// The reported use of ended attempts.
     used: HashMap<(TaskId, u32), BudgetAmount>,
-    /// What was counted last for tries that others work on, and whether only this says so.
+    /// The last amount counted for attempts elsewhere, and whether this is its only source.
     settled: HashMap<(TaskId, u32), (TryUsage, bool)>,
-    /// Which sessions gave the runs that go on.
+    /// The sessions that gave the runs that continue.
     givers: HashMap<TaskId, SessionId>,
 }
 
 impl SwarmSpending {
-    /// Reads an event that says what was counted for a try on another host. The coordinator does not keep it.
+    /// Reads an event with the amount counted for an attempt on another host. The coordinator does not store it.
     fn see_settled(&mut self, found: &SwarmTaskFields) {
         let assumed = found.state == ASSUMED;
         let Ok(task) = TaskId::parse(&found.task_id) else {
@@ -173,7 +173,7 @@ impl SwarmSpending {
     }
 }
 
-/// Counts what the runs that go on, and their tasks, have spent: the slices of which it was spent are opened anew.
+/// Counts the earlier spending of the continued runs and their tasks, because their budget slices are opened again.
 async fn recall(peers: &SwarmServices, team: &SwarmTeam, told: &SwarmSpending) -> Result<(), JournalError> {
     let Some(since) = told.since.values().min() else {
         return Ok(());
@@ -205,7 +205,7 @@ async fn recall(peers: &SwarmServices, team: &SwarmTeam, told: &SwarmSpending) -
         lock(&peers.slices).recall(run, found);
     }
     if team.home().is_some() {
-        // Their hosts count what they have given.
+        // The hosts of the giving sessions count their reservations.
         return Ok(());
     }
     for session in told.givers.values().collect::<HashSet<_>>() {
@@ -215,12 +215,13 @@ async fn recall(peers: &SwarmServices, team: &SwarmTeam, told: &SwarmSpending) -
     Ok(())
 }
 
-/// The sessions of a task's tries.
+/// Returns the sessions of a task's attempts.
 fn sessions(task: &SwarmTask) -> impl Iterator<Item = (SessionId, u32)> {
     (1..=task.attempts).map(|attempt| (session_of(task.id(), attempt), attempt))
 }
 
-/// What was spent on a run, by task. Of what the record and the report of a try say, the larger counts: another host's record is not here.
+/// Returns the earlier spending on a run, by task. For each attempt the larger of the record and the report counts, because another
+/// host's record is not available here.
 fn before(
     coord: &SwarmCoordinator,
     run: &TaskId,
@@ -231,7 +232,7 @@ fn before(
     let (mut goes_on, mut assumed) = (HashSet::new(), HashMap::<TaskId, BudgetAmount>::new());
     for task in coord.tasks_in(run) {
         for (_, attempt) in sessions(task) {
-            // A question may have been a turn of another task's session.
+            // A question may have been a turn in another task's session.
             let (of, its) = match attempt == task.attempts {
                 true => coord.session_of(task),
                 false => (task.id().clone(), attempt),
@@ -245,7 +246,7 @@ fn before(
             if let Some((used, _)) = settled.filter(|_| attempt == task.attempts && !task.is_done()) {
                 found.settled.insert(try_of.clone(), used);
             }
-            // What was counted last knows of a report that came after the try was given up.
+            // The last counted amount includes a report that arrived after the attempt was given up.
             let used = settled.map(|(used, _)| amount(used));
             if let Some(used) = used.or_else(|| told.used.get(&try_of).copied()) {
                 let sum = found.told.entry(session).or_default();
@@ -261,7 +262,7 @@ fn before(
         });
         found.whole = found.whole.plus(own);
         if !task.is_done() {
-            // The chain of who gave the run tells of tries that were cut off.
+            // The giver's chain records interrupted attempts.
             let known = assumed.get(task.id()).copied().unwrap_or_default(); // silent-ok: none was
             found.open = found.open.plus(own.minus(known));
             goes_on.insert(session_of(task.id(), task.attempts));
@@ -286,9 +287,9 @@ fn add(to: &mut HashMap<TaskId, BudgetAmount>, task: &TaskId, amount: BudgetAmou
     *sum = sum.plus(amount);
 }
 
-/// A broadcast that another host recorded.
+/// Applies a broadcast that another host recorded.
 pub(crate) fn hear(peers: &SwarmServices, event: &RecordedEvent) {
-    // Who coordinates later folds it then.
+    // A later coordinator reads it from the record.
     if peers.calls.team.as_ref().is_some_and(|team| team.leads()) {
         heard(peers, event);
     }
@@ -308,7 +309,7 @@ fn heard(peers: &SwarmServices, event: &RecordedEvent) {
     }
 }
 
-/// A task of an earlier version that no member works on any more. Its end is reported once.
+/// Ends a task of an earlier version that no member works on any more. Its end is reported once.
 async fn give_up(peers: &SwarmServices, task: &str, session: SessionId) -> Result<(), JournalError> {
     let reason = br#"{"error":"it was given to a peer by an earlier version, which kept too little to go on with it"}"#;
     let result_hash = digest(reason);
@@ -326,7 +327,7 @@ async fn give_up(peers: &SwarmServices, task: &str, session: SessionId) -> Resul
         .await
 }
 
-/// Tasks that are worked on, each with the session of its try.
+/// Returns the running tasks, each with the session of its attempt.
 fn running(coord: &SwarmCoordinator) -> Vec<(TaskId, SessionId)> {
     let tasks = coord.tasks();
     tasks
@@ -338,7 +339,7 @@ fn running(coord: &SwarmCoordinator) -> Vec<(TaskId, SessionId)> {
         .collect()
 }
 
-/// Lets what had begun go on, and performs what comes.
+/// Continues what had begun, and performs later decisions.
 pub(crate) fn go_on(peers: &Arc<SwarmServices>) -> Result<(), StartError> {
     let Some(team) = &peers.calls.team else {
         return Ok(());
@@ -355,7 +356,7 @@ pub(crate) fn go_on(peers: &Arc<SwarmServices>) -> Result<(), StartError> {
         if let Some(lent) = purse.above().filter(|_| team.home().is_some()) {
             lent.recall(whole);
         }
-        // Its chain tells its purse of the tasks that are reported, and of no other.
+        // The chain's rebuilt budget includes only the tasks that were reported.
         if let Some(giver) = peers.sessions.table.kept_purse(origin.session) {
             giver.recall(open);
         }
@@ -401,7 +402,7 @@ mod tests {
         assert!(anothers(0), "nobody knows whose it was");
         assert!(anothers(1));
         assert!(!anothers(2), "its own, over a restart");
-        // The next try of the same task is this host's.
+        // The next attempt of the same task belongs to this host.
         began.see(&SwarmFact::TryEnded {
             task: task(1),
             attempt: 1,

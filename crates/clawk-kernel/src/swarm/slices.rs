@@ -1,4 +1,4 @@
-//! What pays for runs and their tasks: slices of purses, and what was spent of each before a restart or in an earlier try.
+//! The budgets of runs and their tasks: slices of other budgets, and the amounts spent before a restart or in an earlier attempt.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use crate::team::Origin;
 /// The slices of all tasks.
 #[derive(Debug, Default)]
 pub(super) struct TaskSlices {
-    /// Those that somebody works on, or that pay for a task below.
+    /// Slices in use, or that pay for a subtask in use.
     open: HashMap<TaskId, TaskSlice>,
-    /// By run: what each task that nobody works on now has spent of its slice so far. This includes the tasks below it.
+    /// By run: the amount that each inactive task has spent of its slice, including its subtasks.
     spent: HashMap<TaskId, HashMap<TaskId, BudgetAmount>>,
-    /// By task: what the tasks below it spent of its slice before a restart.
+    /// By task: the amount that its subtasks spent of its slice before a restart.
     below: HashMap<TaskId, BudgetAmount>,
-    /// By session: the part of its spending before a restart that is reported already.
+    /// By session: the part of its earlier spending that is already reported.
     told: HashMap<SessionId, BudgetAmount>,
-    /// What was spent on each run before a restart, and of that, on tasks that have not ended.
+    /// The earlier spending on each run, and the part of it on tasks that have not ended.
     runs: HashMap<TaskId, (BudgetAmount, BudgetAmount)>,
-    /// What was counted before a restart for tries that others work on, of tasks that have not ended.
+    /// The amounts counted before a restart for attempts elsewhere, of tasks that have not ended.
     settled: HashMap<(TaskId, u32), TryUsage>,
-    /// By session that gave runs which have not ended: what it had spent before a restart, without tasks that have not ended.
+    /// By session with open runs: its earlier spending, without tasks that have not ended.
     givers: HashMap<SessionId, BudgetAmount>,
 }
 
@@ -35,25 +35,25 @@ struct TaskSlice {
     holders: usize,
 }
 
-/// What was spent before a restart, of one run.
+/// The spending on one run before a restart.
 #[derive(Debug, Default)]
 pub(super) struct EarlierRunSpending {
-    /// By task, with the tasks below it.
+    /// By task, including its subtasks.
     pub(super) spent: HashMap<TaskId, BudgetAmount>,
-    /// By task, the tasks below it alone.
+    /// By task, its subtasks only.
     pub(super) below: HashMap<TaskId, BudgetAmount>,
-    /// What is reported already, by session.
+    /// The part that is already reported, by session.
     pub(super) told: HashMap<SessionId, BudgetAmount>,
-    /// By all tasks.
+    /// The spending of all tasks.
     pub(super) whole: BudgetAmount,
-    /// By those that have not ended.
+    /// The spending of tasks that have not ended.
     pub(super) open: BudgetAmount,
-    /// What was counted already for tries that others work on, of tasks that have not ended.
+    /// The amounts already counted for attempts elsewhere, of tasks that have not ended.
     pub(super) settled: HashMap<(TaskId, u32), TryUsage>,
 }
 
 impl TaskSlices {
-    /// Counts what was spent before a restart. The slices that it was spent of are opened later.
+    /// Counts the spending before a restart. Its slices are opened later.
     pub(super) fn recall(&mut self, run: &TaskId, before: EarlierRunSpending) {
         self.spent.insert(run.clone(), before.spent);
         self.below.extend(before.below);
@@ -62,22 +62,22 @@ impl TaskSlices {
         self.settled.extend(before.settled);
     }
 
-    /// Keeps what a session that gave runs had spent before a restart.
+    /// Stores the earlier spending of a session that gave runs.
     pub(super) fn recall_giver(&mut self, session: SessionId, spent: BudgetAmount) {
         self.givers.insert(session, spent);
     }
 
-    /// What a session that gave runs had spent before a restart; none: it has given none.
+    /// Returns the earlier spending of a session that gave runs; `None`: it has given none.
     pub(super) fn of_giver(&self, session: SessionId) -> Option<BudgetAmount> {
         self.givers.get(&session).copied()
     }
 
-    /// What was counted already, before a restart, for a try that others work on: once.
+    /// Takes the amount counted before a restart for an attempt elsewhere. It is returned once.
     pub(super) fn settled(&mut self, task: &TaskId, attempt: u32) -> Option<TryUsage> {
         self.settled.remove(&(task.clone(), attempt))
     }
 
-    /// What was spent on a run before a restart, and of that, on tasks that have not ended: once.
+    /// Takes the earlier spending on a run, and the part of it on tasks that have not ended. It is returned once.
     pub(super) fn of_run(&mut self, run: &TaskId) -> (BudgetAmount, BudgetAmount) {
         self.runs.remove(run).unwrap_or_default() // silent-ok: nothing was spent on it
     }
@@ -90,7 +90,7 @@ impl TaskSlices {
         }
     }
 
-    /// Counts so much less of a task's slice. Returns the purse that the rest is given back to, if the slice is open.
+    /// Reduces the amount counted for a task's slice. Returns the budget that gets the rest, if the slice is open.
     fn give_back(&mut self, run: &TaskId, task: &TaskId, amount: BudgetAmount) -> Option<BudgetAccount> {
         if let Some(slice) = self.open.get(task) {
             return Some(slice.purse.clone());
@@ -101,7 +101,8 @@ impl TaskSlices {
         None
     }
 
-    /// What a session's purse has to count that is not the session's own, and how much of the session's own is reported: once.
+    /// Takes the amount that a session's budget must count although the session did not spend it, and the reported part of its own
+    /// spending. It is returned once.
     pub(super) fn before(&mut self, task: &TaskId, session: SessionId) -> (BudgetAmount, BudgetAmount) {
         let below = self.below.remove(task).unwrap_or_default(); // silent-ok: nothing was spent below it
         let told = self.told.remove(&session).unwrap_or_default(); // silent-ok: nothing of it is reported
@@ -139,7 +140,7 @@ impl TaskSlices {
     }
 }
 
-/// A task that is worked on: its slice, and those above it, stay open for as long.
+/// Keeps a task's slice and the slices above it open while the task is worked on.
 #[derive(Debug)]
 pub(super) struct TaskSliceGuard {
     peers: Arc<SwarmServices>,
@@ -153,14 +154,14 @@ impl Drop for TaskSliceGuard {
         for task in &self.line {
             slices.release(&self.run, task);
         }
-        // The run has ended meanwhile: nobody asks again.
+        // The run has ended meanwhile, so nobody needs it.
         if !lock(&self.peers.purses).contains_key(&self.run) {
             slices.forget(&self.run);
         }
     }
 }
 
-/// Opens the slice of a task, and holds it.
+/// Opens the slice of a task and holds it.
 pub(super) fn hold(peers: &Arc<SwarmServices>, start: &TryStart, origin: Origin) -> TaskSliceGuard {
     let line = line(peers, start);
     opened(peers, (start, &line), origin, 1);
@@ -171,7 +172,7 @@ pub(super) fn hold(peers: &Arc<SwarmServices>, start: &TryStart, origin: Origin)
     }
 }
 
-/// The task, who asked for it, who asked for that one, and so on.
+/// Returns the task, its asker, that one's asker, and so on.
 fn line(peers: &SwarmServices, start: &TryStart) -> Vec<(TaskId, TaskConstraints)> {
     let mut line = vec![(start.task.clone(), start.wish.clone())];
     let Some(team) = &peers.calls.team else {
@@ -180,7 +181,7 @@ fn line(peers: &SwarmServices, start: &TryStart) -> Vec<(TaskId, TaskConstraints
     team.look(|coord| {
         let mut next = start.asker.clone();
         while let Some(task) = next.take().and_then(|asker| coord.task(&asker)) {
-            // No task is its own asker's asker; a record that says so ends here.
+            // A task can't be its own ancestor. A record that says so ends the list here.
             if line.iter().any(|(known, _)| known == task.id()) {
                 break;
             }
@@ -191,7 +192,7 @@ fn line(peers: &SwarmServices, start: &TryStart) -> Vec<(TaskId, TaskConstraints
     line
 }
 
-/// A task's try has used so much less than was assumed: its run, if it goes on, has that again.
+/// Returns the unused part of an assumed amount to the run, if it continues.
 pub(super) fn give_back(peers: &SwarmServices, run: &TaskId, task: &TaskId, amount: BudgetAmount) {
     let open = lock(&peers.slices).give_back(run, task, amount);
     let purse = open.or_else(|| lock(&peers.purses).get(run).cloned());
@@ -200,12 +201,12 @@ pub(super) fn give_back(peers: &SwarmServices, run: &TaskId, task: &TaskId, amou
     }
 }
 
-/// The purse of a task: a slice of its asker's, or of the run's.
+/// Returns the budget of a task: a slice of its asker's, or of the run's.
 pub(super) fn purse(peers: &SwarmServices, start: &TryStart, origin: Origin) -> BudgetAccount {
     opened(peers, (start, &line(peers, start)), origin, 0)
 }
 
-/// Opens the slices of a line from the run downwards, for so many more holders each.
+/// Opens the slices from the run downwards, each with more holders.
 fn opened(
     peers: &SwarmServices,
     (start, line): (&TryStart, &[(TaskId, TaskConstraints)]),

@@ -1,6 +1,6 @@
-//! One try of a member: opens a session, runs its turn, and reports the end to the coordinator.
+//! One attempt of a member: opens a session, runs its turn, and reports the end to the coordinator.
 //!
-//! Long because each end of a turn is told here as the end of a try.
+//! Long because each end of a turn is reported here as the end of an attempt.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -26,24 +26,24 @@ use crate::session::{self, SessionHandle, SessionOpening};
 use crate::start;
 use crate::team::{Origin, session_of};
 
-/// How long a turn has to end when the agent or its run stops, milliseconds.
+/// Time limit for a turn to end if the agent or its run stops, in milliseconds.
 const TURN_END_MS: u64 = 5_000;
 
-/// How soon a state that is away is asked again.
+/// Delay before an unreachable state is read again.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// A try that runs.
+/// A running attempt.
 #[derive(Debug, Clone)]
 pub(super) struct RunningTry {
     attempt: u32,
     pub(super) session: SessionId,
     pub(super) cancel: CancellationToken,
-    /// What its session's purse has counted that the try does not report: what those that it asked have spent, and what is reported
-    /// already.
+    /// The part of its session's budget that the attempt does not report: spending of members that it asked, and amounts already
+    /// reported.
     below: Arc<Mutex<BudgetAmount>>,
 }
 
-/// Whether the identity is one of this process: the Claw's, one given with it, or a plain name.
+/// Returns whether the identity works in this process: the Claw's, one of its Identities, or a plain name.
 pub(super) fn is_here(peers: &SwarmServices, reference: &str) -> bool {
     let name = identity_name(reference);
     ClawUri::parse(reference).is_err()
@@ -51,7 +51,7 @@ pub(super) fn is_here(peers: &SwarmServices, reference: &str) -> bool {
         || peers.identities.contains_key(&name)
 }
 
-/// Whether somebody can work under the identity now: in this process, or where it is bound.
+/// Returns whether a worker for the identity is available now: in this process, or at its binding.
 pub(super) fn is_found(peers: &SwarmServices, reference: &str) -> bool {
     let name = identity_name(reference);
     match peers
@@ -64,7 +64,7 @@ pub(super) fn is_found(peers: &SwarmServices, reference: &str) -> bool {
     }
 }
 
-/// Begins a try, or goes on with it.
+/// Begins an attempt, or continues it.
 pub(super) fn begin(peers: &Arc<SwarmServices>, start: TryStart) {
     let running = RunningTry {
         attempt: start.attempt,
@@ -76,7 +76,7 @@ pub(super) fn begin(peers: &Arc<SwarmServices>, start: TryStart) {
     peers.life.tracker.spawn(work(Arc::clone(peers), start, running));
 }
 
-/// Ends a try: what it still says does not count.
+/// Cancels an attempt. Later results of it do not count.
 pub(super) fn cancel(peers: &SwarmServices, task: &TaskId) {
     if let Some(running) = lock(&peers.tries).remove(task) {
         running.cancel.cancel();
@@ -102,7 +102,7 @@ async fn work(peers: Arc<SwarmServices>, start: TryStart, running: RunningTry) {
     tell_end(&peers, &start, running.session, (end, used)).await;
 }
 
-/// Tells the coordinator, and ends the session unless it may be told something yet.
+/// Reports the end to the coordinator, and ends the session unless it may still get a message.
 async fn tell_end(
     peers: &SwarmServices,
     start: &TryStart,
@@ -128,7 +128,7 @@ async fn tell_end(
     }
 }
 
-/// How the try ended; none: it was cancelled, or the agent ended first and it goes on after the next start.
+/// Runs an attempt. Returns its end; `None`: it was cancelled, or the agent ended first and it continues after the next start.
 async fn attempt(
     peers: &Arc<SwarmServices>,
     start: &TryStart,
@@ -182,7 +182,7 @@ async fn attempt(
         .cost_microusd
         .saturating_sub(lock(&running.below).cost_microusd);
     let end = match end {
-        // Whatever it says, it was kept from its effects: another host has the task.
+        // Whatever its answer, its effects were blocked, because another host has the task.
         Ok(_) if member.claim.is_some() && matches!(member.trouble(), Some(MemberFailure::Effects(_))) => {
             failed(&member, &TurnEnd::Answered)
         }
@@ -198,7 +198,8 @@ async fn attempt(
     ))
 }
 
-/// A try was cancelled before this host had its session: the turn that an earlier coordinator began there ends.
+/// Ends the turn that an earlier coordinator began in the attempt's session, if the attempt was cancelled before this host had the
+/// session.
 async fn end_turn(peers: &SwarmServices, running: &RunningTry) {
     if running.cancel.is_cancelled()
         && let Err(error) = start::end_task(&peers.sessions, running.session).await
@@ -207,7 +208,7 @@ async fn end_turn(peers: &SwarmServices, running: &RunningTry) {
     }
 }
 
-/// The try does not report this.
+/// Excludes an amount from the attempt's report.
 fn leave_out(running: &RunningTry, counted: BudgetAmount) {
     let mut below = lock(&running.below);
     *below = below.plus(counted);
@@ -217,7 +218,7 @@ fn lost(why: RetryReason, message: String) -> TryEnd {
     TryEnd::Lost { why, message }
 }
 
-/// What a turn that did not answer means for its task.
+/// Returns what a turn without an answer means for its task.
 fn failed(member: &Member, end: &TurnEnd) -> TryEnd {
     let over = |fault: SwarmFault, run: bool| TryEnd::Over { fault, run };
     let reason = match end {
@@ -273,20 +274,21 @@ fn member_of(peers: &SwarmServices, start: &TryStart) -> Member {
     }
 }
 
-/// What came out of a bus may come again on another host: its effects begin only where it is held.
+/// Returns the claim of a task from a bus. Such a task may run on another host, too, so effects begin only on the host with the
+/// claim.
 fn claim(peers: &SwarmServices, start: &TryStart) -> Option<(Arc<dyn RemoteWorkers>, TaskId)> {
     let origin = peers.calls.team.as_ref()?.origin(&start.run)?;
     let there = peers.elsewhere.as_ref().filter(|_| origin.by_bus)?;
     Some((Arc::clone(there), start.run.clone()))
 }
 
-/// The id of a try's message: the same after a restart.
+/// Returns the id of an attempt's message, which is the same after a restart.
 fn message_of(task: &TaskId, attempt: u32) -> MessageId {
     let id = derived(task, &format!("message/{attempt}"));
     MessageId(uuid::Uuid::parse_str(id.as_str()).unwrap_or_default()) // silent-ok: a RequestId is a UUID
 }
 
-/// The try's session, what its chain tells of it so far, and how much of what its purse has counted the try does not report.
+/// Opens the attempt's session. Returns what its chain holds so far, and the part of its budget that the attempt does not report.
 async fn open(
     peers: &Arc<SwarmServices>,
     (start, running): (&TryStart, &RunningTry),
@@ -347,18 +349,18 @@ async fn open(
         member: Some(Arc::clone(member)),
     };
     let session = SessionHandle::open_as(&peers.sessions, opening, running.session).await?;
-    // What was spent in the session of another task is that one's.
+    // Spending in the session of another task belongs to that task.
     let counted = if own { below.plus(reported) } else { spent };
     Ok((session, rebuilt, counted))
 }
 
-/// Makes the session of a try that began earlier this host's, until the try is cancelled.
+/// Takes ownership of an earlier attempt's session for this host, until the attempt is cancelled.
 async fn fetched(peers: &SwarmServices, running: &RunningTry) -> Result<(), KernelError> {
     let fetched = hosts::fetch(&peers.sessions, running.session);
     unless_cancelled(peers, running, fetched).await
 }
 
-/// Reads the try's chain. If the state can't be reached, it is read again until it can; the task does not fail for that.
+/// Reads the attempt's chain. If the state can't be reached, repeats the read until it can; the task does not fail.
 async fn rebuilt(peers: &SwarmServices, running: &RunningTry) -> Result<RebuiltSession, KernelError> {
     let read = async {
         loop {
@@ -374,7 +376,7 @@ async fn rebuilt(peers: &SwarmServices, running: &RunningTry) -> Result<RebuiltS
     unless_cancelled(peers, running, read).await
 }
 
-/// Until the try is cancelled, or the agent ends.
+/// Runs a future until the attempt is cancelled or the agent ends.
 async fn unless_cancelled<T>(
     peers: &SwarmServices,
     running: &RunningTry,
@@ -390,7 +392,7 @@ async fn unless_cancelled<T>(
 
 type TryAnswer = Result<String, TurnEnd>;
 
-/// Gives the member its task, unless it has it already: then its turn goes on, or has ended and its end is told.
+/// Sends the member its task, unless it has it already. Then its turn continues, or its end is reported.
 async fn say(
     peers: &SwarmServices,
     session: &SessionHandle,
@@ -421,7 +423,7 @@ async fn say(
     Ok(None)
 }
 
-/// How the turn of a message ended, by the record: the last one of the session counts.
+/// Returns how a message's turn ended, by the record. The session's last end counts.
 async fn ended(
     peers: &SwarmServices,
     session: SessionId,
@@ -437,7 +439,7 @@ async fn ended(
     peers
         .scribe
         .each(scan, |event| {
-            // silent-ok: payloads of ours always read
+            // silent-ok: clawk's own payloads are always readable
             let fields: serde_json::Value =
                 serde_json::from_str(&event.payload_with_words()).unwrap_or_default();
             let word = |name: &str| {
@@ -457,7 +459,7 @@ async fn ended(
     Ok(said)
 }
 
-/// How the turn ends: its text, and its tokens. None: it was cancelled from here, or the agent ended first.
+/// Waits for the end of the turn: its text and its tokens. `None`: it was cancelled here, or the agent ended first.
 async fn outcome(
     peers: &SwarmServices,
     session: &SessionHandle,
@@ -490,11 +492,11 @@ async fn outcome(
     }
 }
 
-/// Ends the turn of a try that does not count any more, and its session.
+/// Ends the turn and the session of an attempt that no longer counts.
 async fn stop(peers: &SwarmServices, session: &SessionHandle) {
     let ended = async {
         loop {
-            // It may not have begun yet: what begins later is cancelled, too.
+            // The turn may not have begun yet: it is cancelled when it begins.
             session.cancel_turn();
             let next = tokio::time::timeout(Duration::from_millis(20), session.next_notice()).await;
             if matches!(next, Ok(None | Some(SessionNotice::TurnEnded { .. }))) {
@@ -509,13 +511,13 @@ async fn stop(peers: &SwarmServices, session: &SessionHandle) {
     peers.sessions.end_session(session.id, "cancelled").await;
 }
 
-/// The agent stops, and no turn runs any more.
+/// Waits until the agent stops and no turn runs.
 async fn over(peers: &SwarmServices) {
     peers.life.stop.cancelled().await;
     peers.life.drained(Duration::from_millis(TURN_END_MS)).await;
 }
 
-/// Results of tasks that were not waited for: another turn of who delegated them.
+/// Sends results of tasks that were not awaited to the member that delegated them, in another turn.
 #[expect(
     clippy::too_many_lines,
     reason = "a try that is begun from what is known of its task"
@@ -574,7 +576,7 @@ pub(super) async fn tell(peers: &Arc<SwarmServices>, task: &TaskId, of: &[TaskId
         let Ok((session, ..)) = open(&own, (&start, &running), origin, &seated).await else {
             return;
         };
-        // Its earlier turns are reported.
+        // Its earlier turns are already reported.
         leave_out(&running, session.spent());
         let from = From::from(EntryPoint::Peer {
             identity: member,

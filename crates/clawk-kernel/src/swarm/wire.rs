@@ -1,4 +1,4 @@
-//! What of the swarm comes in by a connection beside tasks: reports, broadcasts, who is there.
+//! Swarm messages from connections, other than tasks: reports, broadcasts, discovery.
 
 use std::sync::Arc;
 
@@ -27,11 +27,11 @@ use crate::screen::{ScreenedTextKind, ScreeningPass};
 use crate::team::SwarmTeam;
 use crate::watch::NoticeSender;
 
-/// The reason of a refused report that its member's key has not signed.
+/// Reason for refusing a report without a valid signature of its member's key.
 pub const UNPROVEN: &str = "unproven";
 
-/// `claw.swarm.report`: recorded in any case; of an unknown task as an orphan (R22). Members of this process report by
-/// themselves, so nobody who comes in by a connection is the member of their tasks.
+/// `claw.swarm.report`: always recorded; a report of an unknown task is recorded as an orphan (R22). Members in this process report
+/// directly, so a connection is never accepted as the member of their tasks.
 pub(crate) async fn report(
     peers: &SwarmServices,
     session: SessionId,
@@ -46,8 +46,8 @@ pub(crate) async fn report(
     }
 }
 
-/// The same by a connection of ours to the member `bound`, or by a bus. Of a try that works elsewhere counts what shows the
-/// try's token, or comes by its member's own connection.
+/// Like [`report`], from clawk's own connection to the member `bound`, or from a bus. For an attempt elsewhere, a report counts if
+/// it has the attempt's token or arrives over its member's connection.
 pub(super) async fn report_as(
     peers: &SwarmServices,
     session: SessionId,
@@ -56,7 +56,7 @@ pub(super) async fn report_as(
 ) -> Result<AcknowledgedResult, KernelError> {
     let _working = peers.life.enter().map_err(KernelError::NotReady)?;
     let sent = lock(&peers.sent).of(&params, bound);
-    // Before the screens: what they take out was signed.
+    // Before screening, because the signature covers the unscreened text.
     let unproven = sent
         .as_ref()
         .and_then(|(sent, own)| doubt(peers, sent, *own, &params));
@@ -113,7 +113,8 @@ pub(super) async fn report_as(
     }
 }
 
-/// A report of this try that is its member's can still have an effect: it is the first one, or tells what a lost try used.
+/// Returns whether a member's report of this attempt can still have an effect: it is the first one, or tells what a lost attempt
+/// used.
 fn counts(peers: &SwarmServices, (sent, own): (&SentTry, bool)) -> bool {
     let waits = |team: &Arc<SwarmTeam>| {
         team.look(|coord| {
@@ -126,7 +127,7 @@ fn counts(peers: &SwarmServices, (sent, own): (&SentTry, bool)) -> bool {
     own && (sent.is_assumed() || peers.calls.team.as_ref().is_some_and(waits))
 }
 
-/// What the coordinator makes of a report.
+/// Passes a report to the coordinator. Returns its reception.
 fn received(
     coord: &mut SwarmCoordinator,
     (sent, unproven): (Option<&(SentTry, bool)>, Option<&ProofError>),
@@ -155,12 +156,12 @@ fn received(
             let said = (params.status, &params.result);
             coord.report_from_afar(&sent.task, Some(&sent.member), said, Some(sent.said(params)))
         }
-        // Another try works on it, or its run has ended.
+        // Another attempt works on it, or its run has ended.
         Some(_) | None => refused(coord, ReportReception::Late),
     }
 }
 
-/// Why the report is not its member's; none: it is, as far as is known.
+/// Returns why the report is not proven to be its member's; `None`: no doubt.
 fn doubt(peers: &SwarmServices, sent: &SentTry, own: bool, params: &ReportParams) -> Option<ProofError> {
     let key = peers.elsewhere.as_ref()?.key(&sent.identity).filter(|_| own)?;
     let said = ReportParams {
@@ -195,7 +196,7 @@ fn not_believed(
     }
 }
 
-/// The params of a report, signed by this host's key, if it has one.
+/// Returns the params of a report, signed by this host's key if it has one.
 pub(crate) fn proven(peers: &SwarmServices, params: Value) -> Value {
     let Some(signer) = &peers.signer else {
         return params;
@@ -240,7 +241,8 @@ async fn orphan(
     Ok(AcknowledgedResult { acknowledged: true })
 }
 
-/// `claw.swarm.broadcast`: into every member's bounded inbox; each reads it, marked as data, with its next task.
+/// `claw.swarm.broadcast`: puts a message into every member's bounded inbox. Each member reads it with its next task, marked as
+/// data.
 pub(crate) async fn broadcast(
     peers: &SwarmServices,
     session: SessionId,
@@ -265,7 +267,7 @@ pub(crate) async fn broadcast(
     let mut drafts = look.drafts;
     let text = match screened {
         Ok(text) => text,
-        // Its judge was cut off with the agent: nothing is known of it.
+        // The judge was interrupted with the agent, so nothing is known about it.
         Err(_) if peers.life.stop.is_cancelled() => {
             return Err(KernelError::NotReady(peers.life.state()));
         }
@@ -288,7 +290,7 @@ pub(crate) async fn broadcast(
     Ok(())
 }
 
-/// A peer's identity as the wire names it: canonical, whichever form the manifest uses (CKP §7).
+/// Returns a peer's identity in canonical form, whichever form the manifest uses (CKP §7).
 fn canonical_uri(identity: &str) -> String {
     match ClawUri::parse(identity) {
         Ok(uri) => uri.to_string(),
@@ -296,7 +298,7 @@ fn canonical_uri(identity: &str) -> String {
     }
 }
 
-/// `claw.swarm.discover`: one peer per seat. An unknown swarm has none.
+/// `claw.swarm.discover`: returns one peer per seat; none for an unknown swarm.
 pub(crate) async fn discover(
     peers: &SwarmServices,
     params: &DiscoverParams,
@@ -327,7 +329,7 @@ pub(crate) async fn discover(
     })
 }
 
-/// How the swarm stands, as the host that coordinates it sees it. `None`: the manifest has no Swarm.
+/// Returns the swarm's state as its coordinator sees it. `None`: the manifest has no Swarm.
 pub(crate) async fn view(peers: &SwarmServices) -> Result<Option<SwarmView>, KernelError> {
     match peers.calls.team.as_ref().filter(|team| !team.leads()) {
         Some(team) => runs::view(&peers.calls, team).await,
@@ -335,7 +337,7 @@ pub(crate) async fn view(peers: &SwarmServices) -> Result<Option<SwarmView>, Ker
     }
 }
 
-/// The same of the host that coordinates it.
+/// Returns the swarm's state on the host that coordinates it.
 pub(crate) fn view_here(peers: &SwarmServices) -> Option<SwarmView> {
     let team = peers.calls.team.as_ref()?;
     let mut view = team.look(SwarmView::of);

@@ -1,4 +1,4 @@
-//! A message from outside, and what its sender is told.
+//! A message from outside, and its result.
 
 use clawk_proto::{MessageId, RequestId, SessionId};
 
@@ -13,39 +13,39 @@ use crate::ports::{ToolOffer, Usage};
 /// A message from outside.
 #[derive(Debug, Clone)]
 pub struct TalkRequest {
-    /// Whose conversations these are: a token's name, a user.
+    /// The owner of the conversation: a token's name, or a user.
     pub owner: String,
-    /// Which of them; none: a new one.
+    /// Name of the conversation; `None`: a new one.
     pub conversation: Option<String>,
-    /// What is said.
+    /// Text of the message.
     pub text: String,
-    /// Pictures that come with it.
+    /// Images of the message.
     pub images: Vec<AttachedPicture>,
-    /// The same message is taken once.
+    /// Id of the request. The same request is accepted once.
     pub request_id: RequestId,
-    /// What the client says was said before, oldest first (R44). What the conversation does not know of it is shown as data.
+    /// Earlier messages that the client reports, oldest first (R44). Those that the conversation does not know are shown as data.
     pub earlier: Vec<EarlierMessage>,
-    /// The client's own tools: the model is offered them, nobody here runs them (R44).
+    /// The client's own tools. They are offered to the model, but never run here (R44).
     pub tools: Vec<ToolOffer>,
-    /// Is cancelled when the message is durable.
+    /// Cancelled when the message is durable.
     pub taken: Option<CancellationToken>,
 }
 
-/// A message that a client says was said before.
+/// An earlier message that a client reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EarlierMessage {
     /// `system`, `user`, `assistant` or `tool`.
     pub role: &'static str,
-    /// Its text.
+    /// Text of the message.
     pub text: String,
-    /// The client's calls that it asks for.
+    /// Calls of the client's tools in it.
     pub calls: Vec<ClientCall>,
-    /// The call that it answers.
+    /// Id of the call that it answers.
     pub answers: Option<String>,
 }
 
 impl TalkRequest {
-    /// A message and nothing else.
+    /// Makes a request with a message only.
     #[must_use]
     pub fn new(owner: &str, conversation: Option<String>, text: String, request_id: RequestId) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl TalkRequest {
         }
     }
 
-    /// The message is durable.
+    /// Reports that the message is durable.
     pub(super) fn is_taken(&self) {
         if let Some(taken) = &self.taken {
             taken.cancel();
@@ -71,21 +71,21 @@ impl TalkRequest {
 /// The result of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TurnResult {
-    /// What [`TalkRequest::conversation`] takes to go on with it.
+    /// The value of [`TalkRequest::conversation`] that continues the conversation.
     pub conversation: String,
-    /// The session that it is.
+    /// Its session.
     pub session: SessionId,
-    /// The turn, which is the message's id.
+    /// Id of the turn, which is the message's id.
     pub turn: MessageId,
     /// The agent's answer.
     pub text: String,
-    /// The client's calls that it ends with: the client runs them, and says what came of it.
+    /// The client's calls at the end of the turn. The client runs them and sends the results.
     pub calls: Vec<ClientCall>,
     /// How the turn ended.
     pub stop: TurnStop,
-    /// Why it could not be finished, for people.
+    /// Why it could not be finished, as text for people.
     pub reason: Option<String>,
-    /// What the turn did by the record; none where the record has nothing to say.
+    /// Summary of the turn's recorded calls; `None` if there is nothing to report.
     pub shown: Option<TurnCallSummary>,
     /// Tokens of the whole turn.
     pub usage: Usage,

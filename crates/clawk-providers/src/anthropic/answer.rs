@@ -1,4 +1,4 @@
-//! The messages dialect of Anthropic: what is answered, in a stream or whole.
+//! Anthropic's messages dialect: reads answers, streamed or complete.
 
 use clawk_core::ports::StopReason;
 use serde::Deserialize;
@@ -23,7 +23,7 @@ struct AnthropicEvent {
     delta: Option<AnthropicDelta>,
     usage: Option<Box<RawValue>>,
     error: Option<Value>,
-    // Of a whole answer.
+    // Set in a complete answer only.
     model: Option<String>,
     content: Option<Vec<Value>>,
     stop_reason: Option<String>,
@@ -55,7 +55,7 @@ struct AnthropicUsage {
     output_tokens: WireNumber,
 }
 
-/// Takes one event of a stream; a whole answer is one event, too.
+/// Takes one event of a stream. A complete answer counts as one event.
 pub(crate) fn take_event(
     draft: &mut Draft,
     event: &Event,
@@ -84,7 +84,7 @@ pub(crate) fn take_event(
         "message_start" => {
             if let Some(answer) = piece.message {
                 draft.named(answer.model.as_deref());
-                // Its output count is a beginning, not a sum.
+                // The output count of this event is a first value, not the total.
                 count(draft, answer.usage.as_deref(), false);
             }
         }
@@ -105,7 +105,7 @@ pub(crate) fn take_event(
         }
         "message_stop" => draft.stop = draft.stop.or(Some(StopReason::End)),
         _ if piece.content.is_some() => whole(draft, piece, on_delta)?,
-        // `ping`, `content_block_stop`, and what later revisions add.
+        // `ping`, `content_block_stop`, and events of later API versions.
         _ => {
             if let Some(fault) = error_in(&data, false) {
                 return Err(fault);
@@ -149,7 +149,7 @@ fn take_delta(
     Ok(())
 }
 
-/// Words of the answer, and where they stand among the blocks.
+/// Adds text of the answer, and records its position among the blocks.
 fn say(draft: &mut Draft, index: u64, text: &str, on_delta: OnDelta<'_>) {
     let before = draft.text.len();
     draft.say(text, on_delta);
@@ -168,7 +168,7 @@ fn whole(draft: &mut Draft, answer: AnthropicEvent, on_delta: OnDelta<'_>) -> Re
     Ok(())
 }
 
-/// In a whole answer a block's `input` is final; in a stream it is an empty placeholder, and pieces follow.
+/// Begins a block. In a complete answer the block's `input` is final; in a stream it is an empty placeholder, and pieces follow.
 fn start(
     draft: &mut Draft,
     index: u64,
@@ -190,7 +190,7 @@ fn start(
             draft.state.add_call(index, place);
         }
         "" => {}
-        // Thoughts, sealed or not, and whatever else a server hands over: it goes back as it came.
+        // Thoughts, encrypted or not, and any other block of the server are sent back unchanged.
         kind => {
             if kind == "thinking" {
                 draft.think(text("thinking").unwrap_or_default(), on_delta);

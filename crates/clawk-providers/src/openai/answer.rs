@@ -1,4 +1,4 @@
-//! The chat completions dialect: what is answered, in a stream or whole.
+//! OpenAI's chat completions dialect: reads answers, streamed or complete.
 
 use clawk_core::ports::StopReason;
 use serde::Deserialize;
@@ -15,7 +15,7 @@ use crate::sse::Event;
 use crate::state::{CALL_MEMBERS, MESSAGE_MEMBERS, THOUGHT_MEMBERS};
 use crate::surrogates::read_halves;
 
-/// A chunk of a stream, or a whole answer: the same but for `delta` and `message`.
+/// A chunk of a stream, or a complete answer. They differ only in `delta` and `message`.
 #[derive(Deserialize)]
 struct Chunk {
     model: Option<Value>,
@@ -30,11 +30,11 @@ struct ChatChoice {
     index: WireNumber,
     delta: Option<Value>,
     message: Option<Value>,
-    /// As completions without a chat name it.
+    /// The member's name in completions without a chat.
     text: Option<Value>,
     finish_reason: Option<Value>,
     error: Option<Value>,
-    /// Some servers account here.
+    /// Some servers put the token counts here.
     usage: Option<Box<RawValue>>,
 }
 
@@ -47,7 +47,7 @@ struct ChatUsage {
     completion_tokens: WireNumber,
     #[serde(alias = "input_tokens_details")]
     prompt_tokens_details: Option<Box<RawValue>>,
-    // As some servers call what came from the cache, and what went into it.
+    // Some servers use these names for tokens read from the cache and written into it.
     prompt_cache_hit_tokens: WireNumber,
     cached_tokens: WireNumber,
     cache_read_input_tokens: WireNumber,
@@ -62,7 +62,7 @@ struct ChatTokenDetails {
     cache_write_tokens: WireNumber,
 }
 
-/// Takes one event of a stream; a whole answer is one event, too.
+/// Takes one event of a stream. A complete answer counts as one event.
 pub(crate) fn take_event(
     draft: &mut Draft,
     event: &Event,
@@ -73,7 +73,7 @@ pub(crate) fn take_event(
         return Ok(());
     }
     if data == "[DONE]" {
-        // A server that never says why it stopped, but says that it did.
+        // Some servers never send a stop reason, only the end marker.
         draft.stop = draft.stop.or(Some(StopReason::End));
         return Ok(());
     }
@@ -84,7 +84,7 @@ pub(crate) fn take_event(
     let data = read_halves(data);
     match serde_json::from_str::<Chunk>(&data) {
         Ok(chunk) => take_chunk(draft, &data, chunk, on_delta),
-        // Several texts in one event.
+        // The event holds several JSON texts.
         Err(error) => match data.split_once('\n') {
             Some(_) if data.lines().all(|line| line.len() < data.len()) && !error.is_eof() => {
                 take_lines(draft, &data, on_delta)
@@ -152,7 +152,7 @@ fn take_choice(draft: &mut Draft, choice: ChatChoice, on_delta: OnDelta<'_>) -> 
         (Some(Value::Object(piece)), _) if !piece.is_empty() => {
             refused = take_piece(draft, &piece, false, on_delta)?;
         }
-        // The whole answer; behind its pieces it is told once more.
+        // Some servers send the complete answer after its pieces. Take it only if the draft is empty.
         (_, Some(Value::Object(piece))) if draft.is_blank() => {
             refused = take_piece(draft, &piece, true, on_delta)?;
             draft.stop = draft.stop.or(finish.is_none().then_some(StopReason::End));
@@ -178,7 +178,8 @@ fn take_choice(draft: &mut Draft, choice: ChatChoice, on_delta: OnDelta<'_>) -> 
     Ok(())
 }
 
-/// In a whole answer each call stands alone; in a stream a piece may go on with one before. True: the model refuses.
+/// Adds a message or a delta. In a complete answer each call is complete; in a stream a piece may continue an earlier call. Returns
+/// `true` if the model refuses.
 fn take_piece(
     draft: &mut Draft,
     piece: &Map<String, Value>,
@@ -208,14 +209,14 @@ fn take_piece(
     for (position, call) in calls.iter().enumerate().filter(|(_, call)| call.is_object()) {
         take_call(draft, call, (position, whole), on_delta)?;
     }
-    // The form before `tool_calls`.
+    // The format before `tool_calls` existed.
     if let Some(call) = piece.get("function_call").filter(|call| call.is_object()) {
         take_call(draft, call, (0, whole), on_delta)?;
     }
     Ok(refusal.is_some())
 }
 
-/// An empty member says nothing, and sent back it may be refused.
+/// Returns whether a member has content. An empty member is dropped, because the server may refuse it when it is sent back.
 fn is_worth(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -226,7 +227,7 @@ fn is_worth(value: &Value) -> bool {
     }
 }
 
-/// Of a text, whole characters.
+/// Returns the value with lone surrogates in its text repaired.
 fn mended(value: &Value) -> Value {
     match value {
         Value::String(text) => crate::surrogates::join_halves(text).into(),
@@ -273,7 +274,7 @@ fn take_call(
     Ok(())
 }
 
-/// A string of JSON, as agreed, or the object itself, as some servers send.
+/// Returns the arguments as text: a JSON string as specified, or an object as some servers send it.
 fn arguments_of(arguments: Option<&Value>) -> String {
     match arguments {
         None | Some(Value::Null) => String::new(),
@@ -282,7 +283,7 @@ fn arguments_of(arguments: Option<&Value>) -> String {
     }
 }
 
-/// A string, or a list of parts: words, and thoughts beside them.
+/// Takes the content: a string, or a list of parts with text and thoughts.
 fn take_content(draft: &mut Draft, content: Option<&Value>, on_delta: OnDelta<'_>) {
     match content {
         Some(Value::String(text)) => draft.say(text, on_delta),
@@ -313,7 +314,7 @@ fn words_of(part: &Value) -> String {
     }
 }
 
-/// Keeps thoughts that stood in the text, for a model that wants them back.
+/// Keeps thoughts that were part of the text, for a model that wants them back.
 pub(crate) fn keep_written_thoughts(draft: &mut Draft) {
     let thoughts = std::mem::take(&mut draft.written_thoughts);
     if !thoughts.is_empty() {
@@ -332,7 +333,7 @@ fn count(draft: &mut Draft, usage: Option<&RawValue>) {
         draft.read(counts.prompt_tokens);
     }
     draft.wrote(counts.completion_tokens);
-    // What came from a cache only makes it cheaper: what can't be read does not.
+    // A cached count only lowers the cost. An unreadable one is ignored.
     let details = accounts::<ChatTokenDetails>(counts.prompt_tokens_details.as_deref()).and_then(Result::ok); // silent-ok: as above
     let cached = [
         details
@@ -352,7 +353,7 @@ fn count(draft: &mut Draft, usage: Option<&RawValue>) {
     draft.cache_write_tokens = written.unwrap_or(draft.cache_write_tokens);
 }
 
-/// `None`: the server failed.
+/// Maps a stop reason; `None` means that the server failed.
 fn stop(word: &str) -> Option<StopReason> {
     Some(match word.to_ascii_lowercase().as_str() {
         "length" | "max_tokens" | "max_output_tokens" | "model_length" => StopReason::Length,

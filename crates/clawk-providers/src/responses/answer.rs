@@ -1,4 +1,4 @@
-//! OpenAI's Responses API: what is answered, in a stream or whole.
+//! OpenAI's Responses API: reads answers, streamed or complete.
 
 use clawk_core::ports::StopReason;
 use serde::Deserialize;
@@ -13,7 +13,7 @@ use crate::number::{WireNumber, accounts};
 use crate::sse::Event;
 use crate::surrogates::read_halves;
 
-/// One event of a stream, or a whole response.
+/// One event of a stream, or a complete response.
 #[derive(Deserialize)]
 struct ResponsesEvent {
     #[serde(rename = "type")]
@@ -25,7 +25,7 @@ struct ResponsesEvent {
     item: Option<Value>,
     response: Option<Response>,
     error: Option<Value>,
-    // Of a whole response.
+    // Set in a complete response only.
     model: Option<String>,
     status: Option<String>,
     output: Option<Vec<Value>>,
@@ -57,7 +57,7 @@ struct ResponsesTokenDetails {
     cached_tokens: WireNumber,
 }
 
-/// Takes one event of a stream; a whole response is one event, too.
+/// Takes one event of a stream. A complete response counts as one event.
 pub(crate) fn take_event(
     draft: &mut Draft,
     event: &Event,
@@ -99,7 +99,7 @@ pub(crate) fn take_event(
             };
             end(draft, response, on_delta)?;
         }
-        // What later revisions add.
+        // Events of later API versions.
         _ => {
             if let Some(fault) = error_in(&data, false) {
                 return Err(fault);
@@ -141,7 +141,7 @@ fn take_piece(
             }
         }
         "response.output_item.added" => {
-            // A call's name is told early; all else comes with its end.
+            // A call's name is reported early. All other data is read at the end of the item.
             if let Some(item) = piece.item.filter(|item| kind_of(item) == "function_call") {
                 take_call(draft, index, &item, on_delta)?;
             }
@@ -151,7 +151,7 @@ fn take_piece(
                 take_item(draft, index, &item, on_delta)?;
             }
         }
-        // Parts that begin and end, searches, and what later revisions add.
+        // Starts and ends of parts, searches, and events of later API versions.
         _ => {}
     }
     Ok(())
@@ -182,12 +182,12 @@ fn take_call(draft: &mut Draft, index: u64, item: &Value, on_delta: OnDelta<'_>)
     Ok(())
 }
 
-/// A whole item of the output.
+/// Takes a complete output item.
 fn take_item(draft: &mut Draft, index: u64, item: &Value, on_delta: OnDelta<'_>) -> Result<(), AttemptFault> {
     match kind_of(item) {
         "function_call" => take_call(draft, index, item, on_delta)?,
         "message" => {
-            // Its words may have come in pieces.
+            // The item's text may have arrived in pieces before.
             let told = draft.state.has_block(index);
             let parts = item.get("content").and_then(Value::as_array);
             for part in parts.into_iter().flatten() {
@@ -208,13 +208,13 @@ fn take_item(draft: &mut Draft, index: u64, item: &Value, on_delta: OnDelta<'_>)
                 draft.state.set_block(index, kept);
             }
         }
-        // Searches and the like were not asked for.
+        // Searches and other items that were not requested.
         _ => {}
     }
     Ok(())
 }
 
-/// A reasoning item as it goes back: without empty members, and by its id only where it is sealed.
+/// Returns a reasoning item in the form that is sent back: without empty members, and with its id only if it is encrypted.
 fn kept_reasoning(item: &Value) -> Option<Value> {
     let mut kept = item.clone();
     let members = kept.as_object_mut()?;
@@ -236,7 +236,7 @@ fn kept_reasoning(item: &Value) -> Option<Value> {
     Some(kept)
 }
 
-/// The response's end: its accounting, and what did not come in pieces.
+/// Ends the response: reads the token counts and the items that did not arrive in pieces.
 fn end(draft: &mut Draft, response: Response, on_delta: OnDelta<'_>) -> Result<(), AttemptFault> {
     count(draft, response.usage.as_deref());
     draft.named(response.model.as_deref());

@@ -21,8 +21,8 @@ use script::{ScriptContext, ScriptPosition, ScriptReply, ScriptedFault};
 
 pub use script::{ModelScript, ScriptError};
 
-/// A scripted model. What it answers depends on the conversation alone, so a restart in the middle of a turn goes on where it
-/// was; only a fault's `times` is counted, per process.
+/// A scripted model. Its answer depends only on the conversation, so a turn that is interrupted by a restart continues at the same
+/// step. Only a fault's `times` is counted per process.
 #[derive(Debug)]
 pub struct ScriptedProvider {
     name: String,
@@ -34,7 +34,7 @@ pub struct ScriptedProvider {
 }
 
 impl ScriptedProvider {
-    /// A provider named `name`. `patience_ms`: how long a fault may hang before it becomes a timeout.
+    /// Makes a provider named `name`. `patience_ms` is the time after which a hanging fault becomes a timeout, in milliseconds.
     #[must_use]
     pub fn new(name: &str, model: &str, streaming: bool, patience_ms: u64, script: ModelScript) -> Self {
         let (name, model, patience) = (
@@ -58,7 +58,7 @@ impl ScriptedProvider {
         on_delta: OnDelta<'_>,
         cancel: &CancellationToken,
     ) -> Result<ModelCompletion, ProviderError> {
-        // The size of the request as another server would see it; for the estimate.
+        // The size of the request for another server, used for the token estimate.
         let request_bytes = serde_json::to_vec(request).map_or(0, |bytes| bytes.len());
         let mut draft = Draft::default();
         let played = cancel
@@ -71,7 +71,7 @@ impl ScriptedProvider {
                 draft.finish(AnswerContext {
                     request,
                     request_bytes,
-                    // A script hands nothing over.
+                    // A script returns no state.
                     owner: StateOwner {
                         provider: &self.name,
                         host: "",
@@ -184,7 +184,7 @@ impl ScriptedProvider {
             let arguments =
                 || Value::Object(template::fill_all(&call.arguments, seen, &self.model)).to_string();
             let arguments = call.raw_arguments.clone().unwrap_or_else(arguments);
-            // By place in the conversation, so that a repeated attempt gives the same id.
+            // Derive the id from the position in the conversation, so that a repeated attempt gets the same id.
             let id = format!("script-{}-{}-{index}", seen.turn, seen.step);
             draft.call(index, Some(&id), Some(&call.name), &arguments, told)?;
         }

@@ -1,4 +1,4 @@
-//! The file of a scripted model: parsed, checked, and asked what comes next. No I/O but for loading.
+//! The file of a scripted model: reads it, checks it, and selects the next reply. Only loading does I/O.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -13,38 +13,38 @@ use super::template;
 
 const FILE_MAX_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Why a script is not usable.
+/// Why a script cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ScriptError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("script `{path}` cannot be read: {source}")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// It is larger than 4 MiB.
+    /// The file is larger than 4 MiB.
     #[error("script `{0}` is larger than 4 MiB")]
     TooLarge(PathBuf),
-    /// It is not YAML of the documented form (docs/reference/scripted-model.md).
+    /// The file is not YAML of the documented form (docs/reference/scripted-model.md).
     #[error("script is not well formed: {0}")]
     Syntax(String),
-    /// Well formed, but wrong at one place.
+    /// The YAML is well formed, but one value is wrong.
     #[error("script: {place}: {reason}")]
     Content {
-        /// For example `scenes[1].steps[0].say`.
+        /// Path of the value, for example `scenes[1].steps[0].say`.
         place: String,
         /// What is wrong.
         reason: String,
     },
 }
 
-/// A scripted model's whole file.
+/// The complete file of a scripted model.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelScript {
-    /// Characters per piece of a stream, and the pause between pieces.
+    /// Characters per piece of a stream, and the pause between two pieces.
     #[serde(default)]
     pub(crate) stream: StreamPace,
     scenes: Vec<ScriptScene>,
@@ -89,7 +89,7 @@ struct ScriptStep {
     fault: Option<ScriptedFault>,
 }
 
-/// What the model answers.
+/// One answer of the model.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ScriptReply {
@@ -115,7 +115,7 @@ pub(crate) struct ScriptedCall {
     pub(crate) name: String,
     #[serde(default)]
     pub(crate) arguments: Map<String, Value>,
-    /// Sent instead of `arguments`, as a model that writes bad JSON would.
+    /// Text that is sent instead of `arguments`, to imitate a model that writes bad JSON.
     pub(crate) raw_arguments: Option<String>,
 }
 
@@ -136,11 +136,11 @@ pub(crate) struct ScriptedFault {
     pub(crate) cut_after_chars: Option<usize>,
     pub(crate) garbage: bool,
     pub(crate) hang: bool,
-    /// Only the first so many attempts of this process at this step.
+    /// The fault applies only to this many first attempts of this process at this step.
     pub(crate) times: Option<u32>,
 }
 
-/// A regular expression, searched for anywhere in the text.
+/// A regular expression that may match anywhere in the text.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "String")]
 struct Pattern(Regex);
@@ -156,21 +156,21 @@ impl TryFrom<String> for Pattern {
     }
 }
 
-/// Where a reply stands in the script.
+/// The position of a reply in the script: scene and step.
 pub(crate) type ScriptPosition = (usize, usize);
 
 impl ModelScript {
     /// Reads and checks the file at `path`.
     ///
     /// # Errors
-    /// [`ScriptError`].
+    /// [`ScriptError`]: the file cannot be read, is too large, or is not a valid script.
     pub fn load(path: &Path) -> Result<Self, ScriptError> {
         let failed = |source| ScriptError::Read {
             path: path.to_owned(),
             source,
         };
         let mut text = String::new();
-        // A pipe would be waited for without end.
+        // Reading a pipe could block forever.
         if !std::fs::metadata(path).map_err(failed)?.is_file() {
             return Err(failed(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -235,8 +235,8 @@ impl ModelScript {
         Ok(())
     }
 
-    /// The reply to `request`, found from the conversation alone: the first scene that fits the last user message, and in it
-    /// the step after as many as the model has answered since.
+    /// Selects the reply to `request` by the conversation alone: it takes the first scene that matches the last user message, then
+    /// counts the model's answers since that message to find the step.
     pub(crate) fn next(&self, request: &InferRequest) -> Result<(ScriptPosition, &ScriptReply), String> {
         let seen = ScriptContext::of(request);
         let scene = self
@@ -263,7 +263,7 @@ impl ModelScript {
 }
 
 impl ScriptStep {
-    /// The reply written directly into the step, if anything is.
+    /// Returns the reply that is written directly into the step, if there is one.
     fn as_reply(&mut self) -> Option<ScriptReply> {
         let (say, call) = (std::mem::take(&mut self.say), std::mem::take(&mut self.call));
         let (stop, usage, fault) = (self.stop.take(), self.usage.take(), self.fault.take());
@@ -328,16 +328,16 @@ impl ReplyCondition {
     }
 }
 
-/// What a script looks at.
+/// The parts of a conversation that a script can use.
 #[derive(Debug, Default)]
 pub(crate) struct ScriptContext<'a> {
     pub(crate) last_user: &'a str,
-    /// The last result since that message.
+    /// The last tool result since the last user message.
     pub(crate) last_tool: &'a str,
     pub(crate) tool_failed: bool,
-    /// User messages so far; the first is 1. Neighbours count as one.
+    /// Number of user messages so far, from 1. Consecutive ones count as one.
     pub(crate) turn: usize,
-    /// The model's answers since the last user message.
+    /// Number of the model's answers since the last user message.
     pub(crate) step: usize,
 }
 

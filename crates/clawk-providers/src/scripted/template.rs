@@ -1,4 +1,4 @@
-//! `{{name}}` in a script's texts.
+//! Templates `{{name}}` in a script's texts.
 
 use serde_json::{Map, Value};
 
@@ -6,7 +6,10 @@ use super::script::ScriptContext;
 
 const NAMES: &[&str] = &["last_user_text", "last_tool_text", "model", "turn"];
 
-/// Names the first template that does not exist.
+/// Checks that all templates exist.
+///
+/// # Errors
+/// The name of the first unknown template.
 pub(super) fn check(text: &str) -> Result<(), String> {
     let mut rest = text;
     while let Some((_, after)) = rest.split_once("{{") {
@@ -34,7 +37,7 @@ pub(super) fn check_value(value: &Value) -> Result<(), String> {
     }
 }
 
-/// Fills the templates in one pass: what is filled in is not searched again.
+/// Fills in the templates in one pass. Inserted text is not searched for templates.
 pub(super) fn fill(text: &str, seen: &ScriptContext<'_>, model: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

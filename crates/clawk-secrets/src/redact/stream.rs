@@ -1,4 +1,4 @@
-//! The same, for bytes that come in pieces: a secret cut in two by a piece's edge is found all the same.
+//! Redaction of byte streams: a secret is also found if it is split between two pieces.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 use super::SecretRedactor;
 
 impl SecretRedactor {
-    /// A stream of bytes to clean, piece by piece.
+    /// Starts the redaction of a stream, which is passed piece by piece.
     #[must_use]
     pub fn stream(&self) -> RedactStream<'_> {
         RedactStream {
@@ -17,14 +17,14 @@ impl SecretRedactor {
         }
     }
 
-    /// Whether there is nothing to look for.
+    /// Returns whether the redactor has no secrets to search for.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.marks.is_empty()
     }
 }
 
-/// Made by [`SecretRedactor::stream`]. It keeps back only what may be the beginning of a secret.
+/// Made by [`SecretRedactor::stream`]. It holds back only bytes that may be the beginning of a secret.
 pub struct RedactStream<'a> {
     redactor: &'a SecretRedactor,
     held: Zeroizing<Vec<u8>>,
@@ -32,18 +32,18 @@ pub struct RedactStream<'a> {
 }
 
 impl RedactStream<'_> {
-    /// Takes the next piece; appends to `out` what is clean by now.
+    /// Takes the next piece. Appends to `out` the bytes that are surely clean.
     pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) {
         self.held.extend_from_slice(piece);
         self.clean(false, out);
     }
 
-    /// The stream's end: appends what was kept back.
+    /// Ends the stream. Appends the bytes that were held back.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         self.clean(true, out);
     }
 
-    /// How many secrets were found so far.
+    /// Returns the number of secrets found so far.
     #[must_use]
     pub fn found(&self) -> usize {
         self.found
@@ -51,7 +51,7 @@ impl RedactStream<'_> {
 
     fn clean(&mut self, last: bool, out: &mut Vec<u8>) {
         let Some(search) = &self.redactor.search else {
-            // As `SecretRedactor::clean`: without a search nothing is shown.
+            // As in `SecretRedactor::clean`: if the search could not be built, nothing is shown.
             self.held.clear();
             return;
         };
@@ -73,7 +73,7 @@ impl RedactStream<'_> {
         self.held = rest;
     }
 
-    /// Where the first form begins that the piece's edge may have cut.
+    /// Returns the offset of the first form that may continue in the next piece.
     fn open_end(&self) -> usize {
         let forms = &self.redactor.forms;
         let longest = forms.iter().map(|form| form.len()).max().unwrap_or(0);

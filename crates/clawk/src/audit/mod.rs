@@ -1,6 +1,6 @@
-//! Audit records to where a policy wants them (CKP §5.8 `audit`). The journal is the queue: records are made from events
-//! that are durable, the place that was reached is kept beside the state, so nothing is lost by a crash or a receiver that
-//! is away; what waits is counted and said.
+//! Audit records for the destinations that a policy names (CKP §5.8 `audit`). The journal is the queue: records are made from
+//! durable events, and the last delivered position is stored beside the state. So a crash or an absent receiver loses nothing. The
+//! number of waiting records is reported.
 
 mod record;
 mod sink;
@@ -25,12 +25,12 @@ use crate::keeper::written;
 use record::{AuditContents, AuditedEvent};
 use sink::AuditSink;
 
-/// The first and the longest wait after a failure.
+/// First and longest delay after a failed delivery.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How often what was kept long enough is looked for.
+/// Interval between two deletions of expired records.
 const EXPIRY: Duration = Duration::from_secs(600);
-/// Events read and records delivered at a time.
+/// Events read and records delivered at once.
 const BATCH: usize = 256;
 const BATCH_WITH_CONTENTS: usize = 16;
 
@@ -38,15 +38,16 @@ const BATCH_WITH_CONTENTS: usize = 16;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Settings {
-    /// For `destination: file`; relative to the configuration's folder. Absent: `audit/POLICY.jsonl` in the state directory.
+    /// File for `destination: file`; relative to the configuration's folder. Absent: `audit/POLICY.jsonl` in the state directory.
     pub(crate) file: Option<PathBuf>,
-    /// For `destination: sqlite`; relative to the configuration's folder. Absent: `audit/POLICY.db` in the state directory.
+    /// Database for `destination: sqlite`; relative to the configuration's folder. Absent: `audit/POLICY.db` in the state
+    /// directory.
     pub(crate) sqlite: Option<PathBuf>,
-    /// A file larger than this is put aside and a new one begun, bytes.
+    /// Size in bytes above which a file is rotated.
     pub(crate) max_file_bytes: u64,
-    /// For `destination: webhook`: records are posted there as JSON Lines.
+    /// URL for `destination: webhook`. Records are posted as JSON Lines.
     pub(crate) webhook: Option<String>,
-    /// For `destination: syslog`: `unix:/dev/log`, or `udp:HOST:PORT`.
+    /// Address for `destination: syslog`: `unix:/dev/log`, or `udp:HOST:PORT`.
     pub(crate) syslog: String,
 }
 
@@ -62,19 +63,19 @@ impl Default for Settings {
     }
 }
 
-/// The state directory below which records lie unless the configuration names another place.
+/// The state directory in which records are stored by default.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AuditedState<'a> {
     pub(crate) path: &'a Path,
-    /// Nothing in it may be read without its key.
+    /// The state is encrypted: without its key nothing in it may be readable.
     pub(crate) encrypted: bool,
 }
 
-/// One policy's audit.
+/// The audit of one policy.
 #[derive(Debug)]
 pub(crate) struct Audit {
     policy: String,
-    /// Whether records hold what people, models and tools said.
+    /// Whether records hold the text of people, models and tools.
     contents: AuditContents,
     wanted: Wanted,
     journal: Arc<dyn Journal>,
@@ -83,10 +84,10 @@ pub(crate) struct Audit {
     writable: Arc<AtomicBool>,
 }
 
-/// The audits that policies ask for, ready to run. `writable` tells whether all destinations take records.
+/// Builds the audits that policies require. `writable` is `true` while all destinations accept records.
 ///
 /// # Errors
-/// A destination can't be written to now: the agent must not start without its audit.
+/// A destination can't be written. The agent must not start without its audit.
 pub(crate) fn of(
     policies: &[Policy],
     settings: &Settings,
@@ -149,7 +150,7 @@ pub(crate) fn of(
 }
 
 impl Audit {
-    /// Delivers until `over`, and once more at the end.
+    /// Delivers records until `over`, and once more at the end.
     pub(crate) async fn serve(mut self, over: CancellationToken) {
         let mut pause = FIRST_PAUSE;
         let mut row = self.reached();
@@ -197,7 +198,7 @@ impl Audit {
         }
     }
 
-    /// The next batch; how many events it looked at.
+    /// Delivers the next batch. Returns the number of events that it read.
     async fn deliver(&mut self, row: &mut u64) -> Result<usize> {
         let events = self.read_page(*row).await?;
         let Some(last) = events.last().map(|audited| audited.event.row) else {
@@ -259,13 +260,13 @@ impl Audit {
             after_row,
             limit: self.batch(),
             kinds: record::KINDS,
-            // Reasons are contents, too.
+            // Reasons are content, too.
             with_content: self.contents == AuditContents::AsWanted,
             ..JournalScan::default()
         }
     }
 
-    /// Events of one look. A content may be some MiB, so with contents there are few.
+    /// Returns the number of events to read at once. With contents it is small, because a content may have several MiB.
     fn batch(&self) -> usize {
         match self.contents {
             AuditContents::AsWanted => BATCH_WITH_CONTENTS,
@@ -273,14 +274,14 @@ impl Audit {
         }
     }
 
-    /// Events that wait, as far as one look tells.
+    /// Returns the number of waiting events that one query finds.
     async fn waiting(&self, row: u64) -> usize {
         let scan = JournalScan {
             with_content: false,
             limit: 10_000,
             ..self.scan(row)
         };
-        // silent-ok: what can't be counted is said to be nothing known
+        // silent-ok: an unknown number is reported as zero
         self.journal
             .scan(scan)
             .await
@@ -288,7 +289,8 @@ impl Audit {
             .unwrap_or(0)
     }
 
-    /// The row that was delivered last. Without a record of it, all of the journal is delivered: twice rather than never.
+    /// Returns the row that was delivered last. Without a stored position the whole journal is delivered again, because a duplicate
+    /// is better than a gap.
     fn reached(&self) -> u64 {
         let text = std::fs::read_to_string(&self.cursor).unwrap_or_default(); // silent-ok: as said
         text.trim().parse().unwrap_or(0) // silent-ok: as said

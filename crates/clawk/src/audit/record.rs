@@ -1,4 +1,4 @@
-//! From an event to an audit record: what the policy wants in it, and no secret.
+//! Makes an audit record from an event, with the parts that the policy requires and without secrets.
 
 use clawk_events::Event;
 use clawk_kernel::kind;
@@ -7,7 +7,7 @@ use clawk_manifest::model::Audit;
 use clawk_policy::leak::Scanner;
 use serde_json::{Map, Value, json};
 
-/// Events that are audited.
+/// The event types that are audited.
 pub(super) const KINDS: &[&str] = &[
     kind::ACTION_REQUESTED,
     kind::ACTION_APPROVED,
@@ -24,16 +24,16 @@ pub(super) const KINDS: &[&str] = &[
     kind::STOP_LIFTED,
 ];
 
-/// Members of a payload in which an earlier version put words.
+/// Payload fields in which an earlier version stored free text.
 const WORDED: [&str; 3] = ["error_message", "reason", "shown"];
 
-/// What records hold of contents.
+/// The contents in audit records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AuditContents {
-    /// What the policy wants, and the words of reasons.
+    /// The contents that the policy requires, and the texts of reasons.
     AsWanted,
-    /// Digests only, whatever the policy wants: the records lie in an encrypted state, and an auditor reads the contents with its key
-    /// (`clawk trace show --content DIGEST`).
+    /// Digests only, whatever the policy requires. Used for records in an encrypted state; an auditor reads the contents with its
+    /// key (`clawk trace show --content DIGEST`).
     ByDigest,
 }
 
@@ -58,20 +58,20 @@ impl AuditedEvent {
 /// A record.
 #[derive(Debug, Clone)]
 pub(super) struct AuditRecord {
-    /// RFC 3339.
+    /// Time, RFC 3339.
     pub(super) at: String,
     /// Milliseconds since the epoch.
     pub(super) at_ms: i64,
-    /// The chain that has it, and its place there.
+    /// The session whose chain holds the event, and the sequence number.
     pub(super) session: String,
     pub(super) sequence: u64,
     /// The event's type.
     pub(super) kind: String,
-    /// One JSON object.
+    /// The record as one JSON object.
     pub(super) line: String,
 }
 
-/// `None`: the policy does not want it.
+/// Makes a record; `None`: the policy does not require it.
 pub(super) fn of(
     audited: &AuditedEvent,
     wanted: &Audit,
@@ -82,14 +82,14 @@ pub(super) fn of(
     if event.kind.starts_with("ckp.approval.") && !wanted.log_approvals {
         return None;
     }
-    // silent-ok: the record then says that it can't be read
+    // silent-ok: the record then says that the payload can't be read
     let mut payload: Value = match contents {
         AuditContents::AsWanted => serde_json::from_str(&event.payload_with_words()),
         AuditContents::ByDigest => serde_json::from_str(&event.payload),
     }
     .unwrap_or_default();
     if let (AuditContents::ByDigest, Value::Object(members)) = (contents, &mut payload) {
-        // A record of an earlier version holds words there.
+        // A record of an earlier version may hold free text in these fields.
         members.retain(|member, _| !WORDED.contains(&member.as_str()));
     }
     let unreadable = Event::read(&event.kind, &event.payload).err();
@@ -117,7 +117,7 @@ pub(super) fn of(
     };
     if let (Some(member), Some(content)) = (member, &event.content) {
         let text = String::from_utf8_lossy(&content.bytes);
-        // silent-ok: what is no JSON is kept as text
+        // silent-ok: a content that is not JSON is stored as text
         let mut value = serde_json::from_str(&text).unwrap_or_else(|_| Value::String(text.into_owned()));
         let _found = scanner.redact_json(&mut value);
         record.insert(member.to_owned(), value);

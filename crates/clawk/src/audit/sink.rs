@@ -1,4 +1,4 @@
-//! Where records go: a file that rotates, a database of their own, a webhook, syslog (RFC 5424).
+//! Destinations of audit records: a file that rotates, a separate database, a webhook, syslog (RFC 5424).
 
 use std::fs;
 use std::io::{BufRead as _, Write as _};
@@ -16,9 +16,9 @@ use clawk_secrets::EnvironmentSource;
 
 use super::record::AuditRecord;
 
-/// Largest answer of a webhook, bytes.
+/// Largest response of a webhook, in bytes.
 const MAX_ANSWER_BYTES: u64 = 64 << 10;
-/// Longest syslog message, bytes; a longer record is cut, and says so.
+/// Longest syslog message, in bytes. A longer record is cut and marked.
 const MAX_SYSLOG_BYTES: usize = 8 << 10;
 /// Facility 13 (log audit), severity 5 (notice).
 const PRIORITY: u32 = 13 * 8 + 5;
@@ -76,7 +76,7 @@ impl AuditSink {
         }
     }
 
-    /// Whether it takes records now, as far as that can be told without one.
+    /// Checks that the destination accepts records, as far as possible without sending one.
     pub(super) fn check(&self) -> Result<()> {
         match self {
             Self::File { path, .. } => {
@@ -93,14 +93,14 @@ impl AuditSink {
                 }
                 Ok(db.check()?)
             }
-            // Only a request tells; the first failure is said and holds `audit-only` calls.
+            // Only a request can show it. The first failure is reported and blocks `audit-only` calls.
             Self::Webhook { .. } => Ok(()),
             Self::Unix(path) => unix(path).map(drop),
             Self::Udp(address) => udp(address).map(drop),
         }
     }
 
-    /// Delivers all of them, or fails.
+    /// Delivers all records, or fails.
     pub(super) async fn put(&mut self, records: &[AuditRecord]) -> Result<()> {
         match self {
             Self::Sqlite { db, .. } => {
@@ -155,7 +155,8 @@ impl AuditSink {
 }
 
 impl AuditSink {
-    /// Removes what is kept longer than the policy says, where records lie here. What was sent away is the receiver's to keep.
+    /// Deletes records older than the policy's retention, if they are stored here. The receiver is responsible for records that
+    /// were sent.
     pub(super) async fn expire(&self) -> Result<()> {
         match self {
             Self::File {
@@ -202,14 +203,14 @@ fn row(record: &AuditRecord) -> AuditRow {
     }
 }
 
-/// What is older than this need not be kept any longer, milliseconds since the epoch.
+/// Returns the time before which records are deleted, in milliseconds since the epoch.
 fn oldest(retention: Retention) -> i64 {
     let kept_ms = i64::try_from(retention.as_secs().saturating_mul(1000)).unwrap_or(i64::MAX);
     SystemClock::default().now().as_millis().saturating_sub(kept_ms)
 }
 
-/// The file's first record is so old that the file is put aside although it is not full: a record is kept for its time and, at
-/// most, a quarter of it or a day longer.
+/// Returns whether the file's first record is so old that the file is rotated before it is full. So a record outlives its retention
+/// by at most a quarter of it, or by a day if that is longer.
 fn is_aged(path: &Path, retention: Retention) -> Result<bool> {
     let mut first = String::new();
     match fs::File::open(path) {
@@ -248,7 +249,7 @@ fn append(path: &Path, lines: &str, max_bytes: u64, retention: Option<Retention>
     Ok(())
 }
 
-/// Puts a full file aside: its name and the time.
+/// Rotates a full file: renames it to its name and the time.
 fn rotate(path: &Path) -> Result<()> {
     let now = SystemClock::default().now();
     let mut aside = path.as_os_str().to_owned();
@@ -256,7 +257,7 @@ fn rotate(path: &Path) -> Result<()> {
     fs::rename(path, &aside).with_context(|| format!("can't put `{}` aside", path.display()))
 }
 
-/// Removes files that were put aside longer ago than the policy keeps them.
+/// Deletes rotated files older than the policy's retention.
 fn expire(path: &Path, retention: Retention) -> Result<()> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return Ok(());
@@ -295,7 +296,7 @@ fn udp(address: &str) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// RFC 5424: priority, version, time, host, program, process, message id, no structured data, the record.
+/// Formats a record for RFC 5424: priority, version, time, host, program, process, message id, no structured data, the record.
 fn message(record: &AuditRecord) -> String {
     let kind: String = record.kind.chars().take(32).collect();
     let mut line = record.line.as_str();

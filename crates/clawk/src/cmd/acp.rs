@@ -37,13 +37,13 @@ The editor's sessions are sessions of the agent; what a rule asks about is asked
 Tools, rules and the sandbox are those of the manifest: the editor's own MCP servers and its file access are not used.
 Ends at end of input.";
 
-/// Serves one editor until its end of input.
+/// Serves one editor until its input ends.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let runtime = compose::runtime()?;
     let (args, config) = (args.clone(), config.map(Path::to_owned));
     let serving = runtime.spawn(async move { serve(&args, config.as_deref()).await });
     let code = runtime.block_on(serving)??;
-    // A read of standard input that is under way can't be cancelled; it must not hold up the end.
+    // A pending read of standard input can't be cancelled and must not delay the exit.
     runtime.shutdown_background();
     Ok(code)
 }

@@ -1,4 +1,4 @@
-//! `clawk approvals`, `clawk approve`, `clawk deny`: what waits for a person in a running agent, and the person's answer.
+//! `clawk approvals`, `clawk approve`, `clawk deny`: lists the approval requests of a running agent, and sends a person's answer.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -131,7 +131,7 @@ fn digest(text: &str) -> Result<Digest, String> {
     Digest::from_hex(text).ok_or_else(|| "a digest is 64 hex digits".to_owned())
 }
 
-/// Lists what waits.
+/// Lists the waiting requests.
 pub(crate) fn list(args: &ListArgs) -> Result<ExitCode> {
     if let Some(ApprovalsCommand::Show(args)) = &args.show {
         return whole(args);
@@ -160,7 +160,7 @@ fn array<'a>(value: &'a Value, member: &str) -> &'a [Value] {
     array.map(Vec::as_slice).unwrap_or_default()
 }
 
-/// All of one question, and how it is approved then. Exit code 1 when nothing waits under this id.
+/// Shows one request completely, and how to approve it. Exit code 1 if no request has this id.
 fn whole(args: &ShowArgs) -> Result<ExitCode> {
     let params = json!({"request_id": args.id});
     let answer = ask(&args.which.dir()?, "clawk.approvals.show", &params)?;
@@ -204,7 +204,7 @@ fn nothing(id: &RequestId) -> String {
     format!("nothing waits under {id}: it was answered, it lapsed, or it never asked")
 }
 
-/// Bytes of a question that its short text hides.
+/// Returns the number of bytes that the request's short text omits.
 fn hidden(question: &Value) -> u64 {
     question.get("hidden_bytes").and_then(Value::as_u64).unwrap_or(0)
 }
@@ -223,7 +223,7 @@ fn print(waiting: &[Value]) -> Result<()> {
     Ok(())
 }
 
-/// One question about several calls, step by step.
+/// Shows one request for several calls, step by step.
 fn show_plan(plan: &Value, paint: TerminalStyle) -> Result<()> {
     let steps = plan.get("steps").and_then(Value::as_array).map(Vec::as_slice);
     let steps = steps.unwrap_or_default();
@@ -288,13 +288,13 @@ fn show(question: &Value, paint: TerminalStyle) -> Result<()> {
     Ok(())
 }
 
-/// Says yes.
+/// Approves a request.
 pub(crate) fn approve(args: &ApproveArgs) -> Result<ExitCode> {
     let how = json!({"for_session": args.for_session, "always": args.always, "folder": args.folder, "seen": args.seen});
     let code = answer(&args.answer, "clawk.approve", "approved", how)?;
     if args.always && code == ExitCode::SUCCESS && args.answer.format == Format::Human {
         let file = args.answer.which.dir()?.join(clawk_kernel::call::SUGGESTED_RULES);
-        // An encrypted state keeps no suggestions.
+        // An encrypted state stores no suggested rules.
         if file.is_file() {
             out::note(&format!("a rule is suggested in `{}`", file.display()));
         }
@@ -302,12 +302,12 @@ pub(crate) fn approve(args: &ApproveArgs) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Says no.
+/// Denies a request.
 pub(crate) fn deny(args: &DenyArgs) -> Result<ExitCode> {
     answer(&args.answer, "clawk.deny", "denied", json!({}))
 }
 
-/// Exit code 1 when nothing asked for this answer, or it was answered before (R18).
+/// Sends the answer. Exit code 1 if no request waits for it, or it was answered before (R18).
 fn answer(args: &AnswerArgs, method: &str, done: &str, how: Value) -> Result<ExitCode> {
     let mut params = json!({"request_id": args.id, "reason": args.reason, "steps": args.steps});
     if let (Value::Object(params), Value::Object(how)) = (&mut params, how) {
@@ -336,7 +336,7 @@ fn answer(args: &AnswerArgs, method: &str, done: &str, how: Value) -> Result<Exi
     })
 }
 
-/// Of a plan, what was answered and what still waits.
+/// Describes which steps of a plan were answered, and which still wait.
 fn steps(answer: &Value) -> String {
     let list = |member: &str| -> Vec<String> {
         let numbers = answer.get(member).and_then(Value::as_array).into_iter().flatten();

@@ -1,4 +1,4 @@
-//! `clawk atlas`: what is wrong with Atlases, all of it at once, and what they hold.
+//! `clawk atlas`: validates Atlases, reports all faults at once, and shows their contents.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -71,7 +71,7 @@ enum AtlasCommand {
     },
 }
 
-/// Does it.
+/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
         AtlasCommand::Validate { paths, format } => validate(paths, *format),
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Writes a pack; a file that is there is replaced when the pack is whole.
+/// Writes a pack. An existing file is replaced only after the pack is complete.
 fn pack_up(path: &Path, to: &Path, format: Format) -> Result<ExitCode> {
     let atlas = loaded(path)?;
     let (_, made) = pack::make(path)?;
@@ -109,7 +109,7 @@ fn pack_up(path: &Path, to: &Path, format: Format) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was found in one Atlas.
+/// The findings for one Atlas.
 #[derive(Debug, Serialize)]
 struct AtlasCheck {
     path: PathBuf,
@@ -117,17 +117,17 @@ struct AtlasCheck {
     version: Option<String>,
     valid: bool,
     errors: Vec<CarpFault>,
-    /// Errors beyond those shown.
+    /// Number of further errors that are not shown.
     left_out: usize,
     warnings: Vec<CarpFault>,
 }
 
-/// What was found in all of them.
+/// The findings for all Atlases.
 #[derive(Debug, Serialize)]
 struct AtlasCheckReport {
     valid: bool,
     atlases: Vec<AtlasCheck>,
-    /// What stands between them; its pointers are empty.
+    /// Faults between Atlases. Their pointers are empty.
     together: CrossAtlasFaults,
 }
 
@@ -211,8 +211,8 @@ fn fault(code: &str, message: String) -> CarpFault {
     }
 }
 
-/// Whether they can be loaded side by side. A dependency that was not named is only pointed out: an author checks one
-/// Atlas at a time.
+/// Checks whether the Atlases can be loaded together. A dependency that was not given is only a note, because an author may check
+/// one Atlas at a time.
 fn together(atlases: &[Arc<Atlas>]) -> CrossAtlasFaults {
     let mut found = CrossAtlasFaults::default();
     for error in depend::check(atlases).err().into_iter().flatten() {
@@ -232,7 +232,7 @@ fn together(atlases: &[Arc<Atlas>]) -> CrossAtlasFaults {
         Arc::new(atlas)
     });
     match AtlasSet::compile(alone.collect(), Options::default()) {
-        // Dependencies were looked at above.
+        // Dependencies were checked above.
         Ok(_) | Err(SetError::Depend(_)) => {}
         Err(error @ SetError::Action { .. }) => {
             let message = format!("{error}; rename one, action ids are unique among the Atlases loaded");
@@ -273,7 +273,7 @@ fn people(report: &AtlasCheckReport) -> Result<()> {
     Ok(())
 }
 
-/// One finding: how bad, where, what and the cure, for machines.
+/// Returns one finding as JSON: severity, place, fault, fix.
 pub(super) fn finding(severity: &str, fault: &CarpFault) -> String {
     let place = if fault.path.is_empty() {
         String::new()
@@ -284,10 +284,10 @@ pub(super) fn finding(severity: &str, fault: &CarpFault) -> String {
     format!("{severity}[{}] {text}", one_line(&fault.code))
 }
 
-/// Loads an Atlas whose warnings go to standard error.
+/// Loads an Atlas and prints its warnings on standard error.
 ///
 /// # Errors
-/// It is not valid; every fault stands in the message.
+/// The Atlas is not valid. The message lists every fault.
 pub(super) fn loaded(path: &Path) -> Result<Atlas> {
     let (atlas, found) = check(path);
     let name = one_line(&path.display().to_string());
@@ -356,7 +356,7 @@ fn document(atlas: &Atlas) -> Value {
     })
 }
 
-/// What runs an action, as a manifest writes it.
+/// Returns an action's executor in the manifest's notation.
 fn executor(action: &AtlasAction) -> String {
     match &action.executor {
         None => format!("tool:{}", action.shown.action_id),
@@ -419,7 +419,7 @@ fn section(paint: TerminalStyle, title: &str, entries: usize) -> Result<()> {
     ))?)
 }
 
-/// A tier in its colour, of one width.
+/// Returns a risk tier in its colour, padded to a fixed width.
 pub(super) fn tier(paint: TerminalStyle, tier: RiskTier) -> String {
     let text = format!("  {:<8}", tier.name());
     match tier {
@@ -429,7 +429,7 @@ pub(super) fn tier(paint: TerminalStyle, tier: RiskTier) -> String {
     }
 }
 
-/// What a limit counts; nothing for other rules.
+/// Returns what a limit counts; `None` for other rules.
 fn limit(rule: &Rule) -> Option<Value> {
     match rule {
         Rule::RateLimit(limit) => Some(json!(limit)),

@@ -1,4 +1,4 @@
-//! `clawk budget`: what is spent, set aside and left, by window and by purse.
+//! `clawk budget`: the spent, reserved and remaining amounts, by time window and by budget.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,7 +36,7 @@ Examples:
 A running agent tells every purse with its limits, from the agent down to the turns and calls that run now. Of an agent that does
 not run, what it has spent is read from its state.";
 
-/// Shows it.
+/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let dir = args.which.dir()?;
     match running(&dir)? {
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the running agent says; `None`: none runs.
+/// Asks the running agent; `None` if none runs.
 fn running(dir: &Path) -> Result<Option<BudgetReport>> {
     compose::runtime()?.block_on(async {
         match ControlClient::connect(dir).await {
@@ -88,7 +88,7 @@ fn show(budget: &BudgetReport, format: Format) -> Result<()> {
     Ok(())
 }
 
-/// What is known of a model's price.
+/// Returns the known price of a model as text.
 fn priced(of: &ModelPrice, table_date: &str, paint: TerminalStyle) -> String {
     let (provider, model) = (out::one_line(&of.provider), out::one_line(&of.model));
     let Some(price) = of.price else {
@@ -194,7 +194,7 @@ fn amount(amount: &BudgetAmount) -> String {
     }
 }
 
-/// What the state directory keeps of this month, hour and day.
+/// Shows the amounts of this month, hour and day that the state directory stores.
 fn kept(dir: &Path, format: Format) -> Result<()> {
     let now = SystemClock::default().now();
     let rows = read_only(dir)?.spent_since(hour_of(now.month().0))?;

@@ -1,4 +1,4 @@
-//! `clawk call`: any CKP method of an agent, over any transport.
+//! `clawk call`: calls any CKP method of an agent, over any transport.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -50,17 +50,17 @@ pub(crate) struct Args {
     notices: bool,
 }
 
-/// The token that a variable holds.
+/// Reads the token from an environment variable.
 ///
 /// # Errors
-/// It is not set.
+/// The variable is not set.
 pub(crate) fn token(variable: Option<&str>) -> Result<Option<Secret>> {
     let Some(name) = variable else { return Ok(None) };
     let value = clawk_secrets::env::non_empty(name).with_context(|| format!("`{name}` is not set"))?;
     Ok(Some(Secret::new(name, value)))
 }
 
-/// Asks, and prints the answer.
+/// Sends the request and prints the result.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let target = AgentAddress::parse(&args.target)?;
     let params: Value = serde_json::from_str(&args.params).context("PARAMS are not JSON")?;

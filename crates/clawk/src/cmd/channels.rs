@@ -1,4 +1,4 @@
-//! `clawk channels`: how the channels of a running agent are, who is paired, and a trigger begun by hand.
+//! `clawk channels`: shows the channels of a running agent and its paired senders, and starts a trigger's run by hand.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -109,10 +109,10 @@ struct PairingCodeArgs {
     which: state::StateSelector,
 }
 
-/// The manifest of an agent that does not run.
+/// The manifest of an agent that is not running.
 const BESIDE: &str = "claw.yaml";
 
-/// Asks the running agent.
+/// Sends the request to the running agent.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.what {
         None => list(&args.which, args.format),
@@ -139,7 +139,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     }
 }
 
-/// Asks the running agent; without one, reads the manifest and removes it from here.
+/// Sends the request to the running agent. If none runs, removes the pairing by the manifest.
 fn remove(
     name: &str,
     which: &state::StateSelector,
@@ -161,7 +161,7 @@ fn remove(
 
 async fn removed_from_here(name: &str, path: &Path, config: Option<&Path>) -> Result<Vec<String>> {
     let config = Config::load(config, Some(path))?;
-    // A folder that nobody agreed to decides neither which secret is sent nor where to.
+    // A folder without the user's consent must not choose a secret or the host it is sent to.
     let blueprint = ResolvedConfig::with_config(path, config)
         .await?
         .agreed(false, crate::trust::asks())

@@ -1,4 +1,4 @@
-//! `clawk completions SHELL`.
+//! `clawk completions SHELL`: prints a shell's completion script.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `clawk config`: what is in force, and from where.
+//! `clawk config`: shows the configuration in force and the source of each value.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

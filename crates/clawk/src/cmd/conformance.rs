@@ -1,4 +1,4 @@
-//! `clawk conformance`.
+//! `clawk conformance`: runs conformance tests.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -89,7 +89,7 @@ struct CraArgs {
     format: Format,
 }
 
-/// Plays a suite; exit code 1 if any test fails.
+/// Runs a test suite. Exit code 1 if a test fails.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.suite {
         ConformanceSuite::Ckp(args) => run_ckp(args),
@@ -147,7 +147,7 @@ fn shown_cra(outcome: &cra::CraCaseResult, paint: TerminalStyle) -> String {
     out::block(&line).into()
 }
 
-/// Plays the vectors; exit code 1 if any fails.
+/// Runs the CKP vectors. Exit code 1 if one fails.
 fn run_ckp(args: &CkpArgs) -> Result<ExitCode> {
     let target = match &args.target {
         Some(url) if clawk_client::AgentAddress::is_url(url) => CkpTarget::Remote {

@@ -1,4 +1,5 @@
-//! `clawk dead-letters`: messages whose turn could not be finished, and tasks of a swarm that nobody could do. None is lost; each can be said again.
+//! `clawk dead-letters`: messages whose turn could not be finished, and swarm tasks that no member could complete. Each can be sent
+//! again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -66,26 +67,26 @@ enum DeadLettersCommand {
     },
 }
 
-/// A message in the box.
+/// An entry in the dead-letter box.
 #[derive(Debug, Serialize)]
 struct DeadLetterEntry {
     /// `message` or `task`.
     kind: &'static str,
     message: MessageId,
-    /// Of a task.
+    /// The task, if the entry is one.
     #[serde(flatten)]
     task: Option<DeadLetterTask>,
     session: SessionId,
     at: String,
     reason: String,
-    /// What it said; `None` when its content was erased.
+    /// The text; `None` if its content was erased.
     text: Option<String>,
-    /// The record of its arrival: by which door it came, from whom, with which role.
+    /// The record of its arrival: entry point, sender, role.
     #[serde(skip)]
     accepted: Option<String>,
 }
 
-/// Whose task it was.
+/// The member and the sender of a task.
 #[derive(Debug, Serialize)]
 struct DeadLetterTask {
     task_id: String,
@@ -94,12 +95,12 @@ struct DeadLetterTask {
     attempts: u64,
     #[serde(skip)]
     input: Option<Value>,
-    /// Of whoever gave the run; the least one where the record does not say.
+    /// Role of the person who started the run; the lowest role if the record has none.
     #[serde(skip)]
     role: Role,
 }
 
-/// Lists, or says one again.
+/// Lists the entries, or sends one again.
 pub(crate) fn run(args: Args, config: Option<&Path>) -> Result<ExitCode> {
     match args.what {
         DeadLettersCommand::List { which, format } => list(&letters(&read_only(which.dir()?)?)?, format),
@@ -121,7 +122,7 @@ pub(crate) fn run(args: Args, config: Option<&Path>) -> Result<ExitCode> {
             let text = letter
                 .text
                 .context("the message's content was erased; it can't be said again")?;
-            // A new task for the same member: its old one has ended, and was told failed.
+            // The same member gets a new task. The old one has ended and was reported as failed.
             if let Some(of) = letter.task {
                 let args = swarm::SwarmRunArgs {
                     manifest,
@@ -154,7 +155,7 @@ pub(crate) fn run(args: Args, config: Option<&Path>) -> Result<ExitCode> {
     }
 }
 
-/// The door by which a task is given again: never with more rights than whoever gave it had.
+/// Returns the entry point for a repeated task. It never gives more rights than the original sender had.
 fn replaying(role: Role) -> EntryPoint {
     match role {
         Role::Admin => EntryPoint::Cli,
@@ -234,7 +235,7 @@ fn letters(reader: &StateReader) -> Result<Vec<DeadLetterEntry>> {
     Ok(letters)
 }
 
-/// Tasks that were tried as often as they may be.
+/// Returns the tasks that used up all their attempts.
 fn tasks(reader: &StateReader) -> Result<Vec<DeadLetterEntry>> {
     let (mut briefs, mut letters) = (BTreeMap::new(), Vec::new());
     swarm::each(reader, |event| match fact_of(event) {
@@ -278,7 +279,7 @@ fn payload(stored: &StoredEvent) -> Result<Value> {
     Ok(serde_json::from_str(stored.event.payload.get())?)
 }
 
-/// Every event, page by page.
+/// Reads every event, page by page.
 fn each(
     reader: &StateReader,
     session: Option<SessionId>,

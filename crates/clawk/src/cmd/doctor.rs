@@ -1,4 +1,4 @@
-//! `clawk doctor`: what this host can enforce, what is misconfigured, and how to mend it.
+//! `clawk doctor`: checks what this host can enforce and what is misconfigured, and suggests fixes.
 
 mod checks;
 
@@ -40,27 +40,27 @@ Examples:
 
 What each check means: docs/reference/doctor.md";
 
-/// How a check went.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum DoctorStatus {
-    /// Fine.
+    /// No problem.
     Ok,
-    /// Works, but perhaps not as expected.
+    /// It works, but perhaps not as expected.
     Warn,
-    /// Does not work.
+    /// It does not work.
     Fail,
 }
 
-/// One thing that was looked at.
+/// One check and its result.
 #[derive(Debug, Serialize)]
 struct DoctorCheck {
-    /// Stable name; `docs/reference/doctor.md` has a section for each.
+    /// Stable name. `docs/reference/doctor.md` has a section for each.
     id: &'static str,
     status: DoctorStatus,
     /// What was found.
     result: String,
-    /// What would mend it.
+    /// Suggested fix.
     #[serde(skip_serializing_if = "Option::is_none")]
     cure: Option<String>,
 }
@@ -94,7 +94,7 @@ impl DoctorCheck {
     }
 }
 
-/// Checks and prints; exit code 1 when something does not work.
+/// Runs and prints all checks. Exit code 1 if one fails.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let checks = compose::runtime()?.block_on(checks::all(
         args.manifest.as_deref(),

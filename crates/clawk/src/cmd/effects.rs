@@ -1,4 +1,5 @@
-//! `clawk effects`: what an agent did to the world, and what nobody knows it did; a person's word on the latter.
+//! `clawk effects`: lists the effects of an agent's calls, including unknown ones, and records a person's statement about an
+//! unknown one.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -79,7 +80,7 @@ fn outcome(text: &str) -> Result<EffectSettlement, String> {
     EffectSettlement::parse(text).ok_or_else(|| "say `done` or `not-done`".to_owned())
 }
 
-/// Lists, or takes a person's word.
+/// Lists the effects, or records a person's statement.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
         None => list(&args.list),
@@ -143,7 +144,7 @@ fn show(entry: &EffectEntry, paint: TerminalStyle) -> Result<()> {
     Ok(())
 }
 
-/// The ledger, folded from the whole journal page by page.
+/// Builds the list of effects from the whole journal, page by page.
 fn entries(reader: &StateReader) -> Result<Vec<EffectEntry>> {
     let mut ledger = EffectLedger::default();
     let mut filter = Filter::default();
@@ -156,7 +157,7 @@ fn entries(reader: &StateReader) -> Result<Vec<EffectEntry>> {
             let words = stored
                 .content_digest
                 .filter(|_| event.event_type == kind::ACTION_FAILED);
-            // silent-ok: without the key, or after an erasure, the code stays
+            // silent-ok: without the key, or after an erasure, only the code is shown
             let words = words.and_then(|digest| reader.content(digest).ok().flatten());
             ledger.see(
                 &event.event_type,

@@ -1,4 +1,4 @@
-//! `clawk import`: the agent of another runtime as a `claw.yaml`.
+//! `clawk import`: converts another runtime's agent to a `claw.yaml`.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -46,7 +46,7 @@ Examples:
 No secret is copied: the new files hold references, and IMPORT.md says where each value is. What the other runtime
 allowed without asking is asked for here. Every setting that does not come over is listed with the reason.";
 
-/// A runtime as a word of the command line.
+/// The name of a runtime on the command line.
 #[derive(Debug, Clone, Copy)]
 struct RuntimeArg(Runtime);
 
@@ -72,7 +72,8 @@ impl ValueEnum for RuntimeArg {
     }
 }
 
-/// Reads, writes the new folder, says what did not come over. The folder appears whole and valid, or not at all.
+/// Reads the agent, writes the new folder, and reports what was not converted. The folder appears complete and valid, or not at
+/// all.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let runtime = args.from.0;
     let target = args.output.clone().unwrap_or_else(|| PathBuf::from("imported"));
@@ -93,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was written is what `clawk validate` takes.
+/// Checks the written manifest as `clawk validate` does.
 fn check(manifest: &Path) -> Result<()> {
     let config = Config::load(None, Some(manifest))
         .context("the imported `clawk.toml` is not valid; nothing was written")?;
@@ -118,7 +119,7 @@ fn check(manifest: &Path) -> Result<()> {
     )
 }
 
-/// A folder beside the wanted one, which takes its place by one step; until then it is removed with all that is in it.
+/// A folder beside the target, which a single rename moves to the target. Until then it is deleted when dropped.
 struct StagedFolder {
     folder: PathBuf,
     target: PathBuf,
@@ -126,7 +127,7 @@ struct StagedFolder {
 
 impl StagedFolder {
     fn beside(target: &Path) -> Result<Self> {
-        // A link to an empty folder is replaced where it leads.
+        // If the target is a link to an empty folder, the folder it points to is replaced.
         let target = fs::canonicalize(target).unwrap_or_else(|_| target.to_owned()); // silent-ok: it is not there yet
         let parent = match target.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
@@ -146,7 +147,7 @@ impl StagedFolder {
         Ok(Self { folder, target })
     }
 
-    /// An empty folder of the wanted name is replaced; one that is not empty any more stays as it is.
+    /// Moves the folder to the target and replaces an empty folder there. A folder that is no longer empty is left unchanged.
     fn move_into_place(self) -> Result<()> {
         fs::rename(&self.folder, &self.target)
             .with_context(|| format!("can't write `{}`; nothing was written", self.target.display()))
@@ -164,7 +165,7 @@ fn write(path: &Path, content: &[u8]) -> Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).with_context(failed)?;
     }
-    // What an agent knew of its user is nobody else's to read.
+    // The file may hold what the agent knew about its user, so only the owner may read it.
     let mut file = OpenOptions::new();
     let mut file = file
         .write(true)

@@ -1,4 +1,4 @@
-//! `clawk init`: a commented `claw.yaml` that runs.
+//! `clawk init`: writes a commented `claw.yaml` that runs.
 
 mod channel;
 mod needs;
@@ -112,7 +112,7 @@ impl Policy {
         }
     }
 
-    /// The policy and its tests.
+    /// Returns the policy and its tests.
     const fn texts(self) -> (&'static str, &'static str) {
         match self {
             Self::Strict => (
@@ -163,7 +163,7 @@ const TUTORIAL: [(&str, &str); 7] = [
     ),
 ];
 
-/// Answers, whether from flags or from a person.
+/// The answers, from flags or from a person.
 struct InitAnswers {
     name: String,
     provider: InitProvider,
@@ -171,7 +171,7 @@ struct InitAnswers {
     policy: Policy,
 }
 
-/// Asks, writes, and says what to do next.
+/// Asks, writes the files, and prints the next steps.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let manifest = args.dir.join("claw.yaml");
     if manifest.exists() {
@@ -192,7 +192,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.channel.channel.is_some() && config.exists() {
         bail!("`{}` exists already; choose another folder", config.display());
     }
-    // Asked and checked before anything is written.
+    // The channel is asked for and checked before anything is written.
     let channel = match args.channel.channel {
         Some(kind) => Some(channel::channel(&args.channel, kind, asks)?),
         None => None,
@@ -227,7 +227,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the tutorial's agent as it stands in the tutorial; its name and its policy are fixed.
+/// Writes the tutorial's agent exactly as in the tutorial, with its fixed name and policy.
 fn tutorial(args: &Args, manifest: &Path) -> Result<ExitCode> {
     let given: [(&str, bool); 5] = [
         ("--name", args.name.is_some()),
@@ -247,7 +247,7 @@ fn tutorial(args: &Args, manifest: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The schema that the manifest's first line names, for editors.
+/// Writes the schema that the manifest's first line names, for editors.
 fn write_schema(args: &Args) -> Result<()> {
     let schema = clawk_manifest::schema("Claw").context("there is no schema of a Claw")?;
     write(
@@ -260,7 +260,7 @@ fn asks(args: &Args) -> bool {
     !args.yes && io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
-/// Writes a new file, with its folder, and says so.
+/// Creates a file and its folder, and prints its path.
 fn write(path: &Path, text: &str) -> Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).with_context(|| format!("can't make `{}`", folder.display()))?;
@@ -344,7 +344,7 @@ fn choice<T: ValueEnum + Copy + PartialEq>(
     Ok(T::value_variants().get(picked.index).copied().unwrap_or(default))
 }
 
-/// The names that the URI grammar admits (R8).
+/// Checks that the name is valid in URIs (R8).
 fn checked(name: &str) -> Result<String> {
     let good = (1..=63).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
     if !good {
@@ -356,7 +356,7 @@ fn checked(name: &str) -> Result<String> {
     Ok(name.to_owned())
 }
 
-/// The folder's name made fit, or `my-agent`.
+/// Derives an agent name from the folder's name, or returns `my-agent`.
 fn folder_name(dir: &Path) -> String {
     let full = dir.canonicalize().unwrap_or_else(|_| dir.to_owned()); // silent-ok: a folder to be made has its name already
     let name = full
@@ -376,7 +376,7 @@ fn folder_name(dir: &Path) -> String {
     }
 }
 
-/// The manifest, with a second provider behind the first one where `provider` is not empty.
+/// Returns the manifest's text. If `provider_too` is not empty, it is added as a second provider.
 fn yaml(wanted: &InitAnswers, provider_too: &str) -> String {
     let autonomy = wanted
         .autonomy
@@ -391,7 +391,7 @@ fn yaml(wanted: &InitAnswers, provider_too: &str) -> String {
         .replace(LAST_OF_PROVIDER, &format!("{LAST_OF_PROVIDER}{provider_too}"))
 }
 
-/// A provider's fields. Its model is the catalogue's, as of this build.
+/// Returns a provider's fields. The model comes from this build's catalogue.
 fn provider(provider: InitProvider) -> String {
     let (alias, text) = match provider {
         InitProvider::Auto => (

@@ -1,4 +1,4 @@
-//! `clawk conformance` in a build without it: takes any words, and says which feature brings the verb.
+//! `clawk conformance` in a build without it: accepts any arguments, and names the missing feature.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ pub(crate) struct Args {
     words: Vec<OsString>,
 }
 
-/// Refuses, and names the feature.
+/// Refuses, and names the missing feature.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let words: Vec<_> = args.words.iter().map(|word| word.to_string_lossy()).collect();
     bail!(

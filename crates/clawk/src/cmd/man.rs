@@ -1,4 +1,4 @@
-//! `clawk man`.
+//! `clawk man`: prints manual pages.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `clawk mcp`: tokens for the MCP servers of a manifest that want one (OAuth 2.1).
+//! `clawk mcp`: OAuth 2.1 tokens for the manifest's MCP servers.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -103,12 +103,12 @@ struct McpManifestArgs {
     outside: AllowOutsideArgs,
 }
 
-/// A manifest's servers, and what is kept for them.
+/// A manifest's servers, and their stored tokens.
 struct ManifestServers {
     config: Config,
     resolver: SecretResolver,
     store: Store,
-    /// Address, and the tools that it serves.
+    /// Address of each server, and the tools that it serves.
     all: Vec<(Url, Vec<String>)>,
 }
 
@@ -209,7 +209,7 @@ impl ManifestServers {
     }
 }
 
-/// Lists servers, has a token made, or forgets one.
+/// Lists servers, gets a token, or deletes one.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.what {
         McpCommand::List { which, format } => which.servers(config)?.list(*format),

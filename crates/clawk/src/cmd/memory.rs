@@ -1,4 +1,4 @@
-//! `clawk memory`: what an agent remembers; looked at, searched, exported, forgotten on the record.
+//! `clawk memory`: lists, searches and exports an agent's memory, and deletes entries on the record.
 
 mod copies;
 mod forget;
@@ -212,7 +212,7 @@ struct PartArgs {
     scope: Option<String>,
 }
 
-/// Does it.
+/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
         MemoryCommand::List {
@@ -434,7 +434,7 @@ fn export(which: &PartArgs, output: Option<&Path>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where an entry came from, in words.
+/// Describes the source of an entry in words.
 fn said_by(found: &LocatedEntry) -> String {
     let mark = &found.hit.mark;
     let origin = if mark.origin.is_empty() {

@@ -1,4 +1,4 @@
-//! One module per verb: its flags (`Args`) and what it does (`run`).
+//! One module per command: its flags (`Args`) and its code (`run`).
 
 pub(crate) mod acp;
 pub(crate) mod approvals;

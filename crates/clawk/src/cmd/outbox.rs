@@ -1,4 +1,4 @@
-//! `clawk outbox`: answers that are owed to conversations, and those that could not be delivered; each can be tried again.
+//! `clawk outbox`: answers that wait for delivery, and those that could not be delivered. Each can be tried again.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::out::{self, Format, TerminalStyle, clipped, one_line};
 use crate::{compose, state};
 
-/// Entries that are listed.
+/// Largest number of listed entries.
 const LISTED: usize = 10_000;
 
 /// Flags of `clawk outbox`.
@@ -58,7 +58,7 @@ enum OutboxCommand {
     },
 }
 
-/// Lists, or lets one be tried again.
+/// Lists the entries, or repeats a delivery.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
         OutboxCommand::List { which, format } => list(&read_only(which.dir()?)?, *format),
@@ -103,7 +103,7 @@ fn list(reader: &StateReader, format: Format) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where it goes: a channel's conversation, or a surface of the process's own.
+/// Returns the destination: a channel's conversation, or a client of the process itself.
 fn place(row: &OutboxRow) -> String {
     if row.owed.channel.is_empty() {
         row.owed.conversation.clone()

@@ -1,5 +1,4 @@
-//! `clawk policy`: what a rule set decides and why, whether it decides what its author wrote down, and what it would have
-//! decided in the past.
+//! `clawk policy`: shows what a rule set decides and why, runs its tests, and replays past calls with other rules.
 
 mod explain;
 mod facts;
@@ -109,7 +108,7 @@ enum PolicyCommand {
     },
 }
 
-/// Does it.
+/// Runs the command.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.verb {
         PolicyCommand::Explain {
@@ -169,7 +168,7 @@ fn level(text: &str) -> Result<AutonomyLevel, String> {
     AutonomyLevel::parse(text).ok_or_else(|| format!("one of {}", AutonomyLevel::WORDS.join(", ")))
 }
 
-/// A verdict as the other verbs and the trace show it.
+/// Returns a verdict as JSON, in the form that other commands and the trace use.
 fn shown(verdict: &Verdict) -> Value {
     json!({
         "effect": verdict.effect.name(),
@@ -179,7 +178,7 @@ fn shown(verdict: &Verdict) -> Value {
     })
 }
 
-/// The word of an effect in its colour.
+/// Returns an effect's word in its colour.
 fn painted(paint: TerminalStyle, effect: &str) -> String {
     match effect {
         "allow" | "audit-only" => paint.green(effect),

@@ -1,4 +1,4 @@
-//! `clawk provider models`: what the models' servers of a manifest offer, and what the catalogue knows of it.
+//! `clawk provider models`: lists the models of a manifest's servers, with the catalogue's data about each.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -50,7 +50,7 @@ struct ModelsArgs {
     format: Format,
 }
 
-/// Lists them.
+/// Lists the models.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.action {
         ProviderAction::Models(args) => compose::runtime()?.block_on(list_models(args, config)),
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
 
 async fn list_models(args: &ModelsArgs, config: Option<&Path>) -> Result<ExitCode> {
     let config = Config::load(config, Some(&args.manifest))?;
-    // A folder that nobody agreed to decides neither which secret is sent nor where to.
+    // A folder without the user's consent must not choose a secret or the host it is sent to.
     let blueprint = ResolvedConfig::with_config(&args.manifest, config)
         .await?
         .agreed(false, crate::trust::asks())
@@ -108,16 +108,16 @@ async fn list_models(args: &ModelsArgs, config: Option<&Path>) -> Result<ExitCod
     Ok(ExitCode::from(u8::from(failed)))
 }
 
-/// A model of a server, and what the catalogue knows of it.
+/// A server's model, and the catalogue's data about it.
 struct ModelRow<'a> {
     model: &'a ListedModel,
     facts: Option<&'a ModelFacts>,
-    /// The manifest names it.
+    /// The manifest uses it.
     is_used: bool,
 }
 
 impl ModelRow<'_> {
-    /// The server's word comes first.
+    /// Returns the window in tokens. The server's value comes before the catalogue's.
     fn window_tokens(&self) -> Option<u64> {
         self.model
             .window_tokens
@@ -172,7 +172,7 @@ fn show<'a>(provider: &Provider, rows: impl Iterator<Item = ModelRow<'a>>) -> Re
     Ok(())
 }
 
-/// Millionths of a dollar.
+/// Formats millionths of a dollar.
 fn dollars(microusd: u64) -> String {
     format!("${}.{:02}", microusd / 1_000_000, microusd % 1_000_000 / 10_000)
 }

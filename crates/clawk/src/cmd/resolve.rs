@@ -1,4 +1,4 @@
-//! `clawk resolve`: one CARP resolution, printed, and its trace.
+//! `clawk resolve`: makes one CARP resolution, prints it, and writes its trace.
 
 mod trace;
 
@@ -21,7 +21,7 @@ use super::atlas;
 use crate::out::{self, Format, TerminalStyle, clipped, one_line};
 use crate::refusal::DetailedRefusal;
 
-/// The most bytes of a request.
+/// Largest request, in bytes.
 const REQUEST_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Flags of `clawk resolve`.
@@ -67,7 +67,7 @@ fn time(text: &str) -> Result<Timestamp, String> {
     text.parse().map_err(|cause| format!("{wanted}: {cause}"))
 }
 
-/// Resolves and prints.
+/// Makes the resolution and prints it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let clock = SystemClock::default();
     let started = clock.monotonic_us();
@@ -103,7 +103,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads a request to resolve.
+/// Reads a request from a file.
 fn request(path: &Path) -> Result<Request> {
     let name = one_line(&path.display().to_string());
     let mut bytes = Vec::new();

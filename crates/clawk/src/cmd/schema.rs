@@ -21,7 +21,7 @@ pub(crate) struct Args {
     out: Option<PathBuf>,
 }
 
-/// The kind that is the CRA API's OpenAPI document.
+/// The word that selects the CRA API's OpenAPI document.
 const OPENAPI: &str = "openapi";
 
 fn write(path: &std::path::Path, text: &str) -> Result<ExitCode> {
@@ -40,7 +40,7 @@ Examples:
 An editor with a YAML language server completes a file that starts with
   # yaml-language-server: $schema=./claw.schema.json";
 
-/// Prints the schema, or writes all of them.
+/// Prints one schema, or writes all of them.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.kind == OPENAPI {
         let text = clawk_server::http::document().to_pretty_json()?;

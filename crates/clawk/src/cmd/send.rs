@@ -1,4 +1,4 @@
-//! `clawk send`: says something to an agent that is served or runs, over its control socket or at a URL.
+//! `clawk send`: sends a message to a running or served agent, over its control socket or a URL.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::state::server::StateConfig;
 use crate::state::{Origin, StateLookup};
 use crate::{compose, manifest};
 
-/// Bytes of a message on standard input.
+/// Longest message on standard input, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Flags of `clawk send`.
@@ -68,7 +68,7 @@ fn id(text: &str) -> Result<RequestId, String> {
     RequestId::parse(text).map_err(|e| e.to_string())
 }
 
-/// Sends, and prints the answer as it comes.
+/// Sends the message and prints the answer as it arrives.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let way = match AgentAddress::is_url(&args.agent) {
         true => SendRoute::Url(
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     });
     let answer = match answer {
         Ok(answer) => answer,
-        // The message may have been taken: the same id asks for its answer and never says it twice.
+        // The agent may have received the message. Asking again with the same id returns its answer and never repeats it.
         Err((error, true)) => {
             let again = format!(
                 "the agent may have taken the message; `--request-id {request_id}` asks for its answer"
@@ -139,7 +139,7 @@ enum SendRoute {
     Url(AgentAddress, Option<Secret>),
 }
 
-/// The state directory that the argument means.
+/// Returns the state directory that the argument names.
 fn state_of(args: &Args, config: Option<&Path>) -> Result<PathBuf> {
     let path = Path::new(&args.agent);
     if path.file_name().is_some_and(|name| name == SOCKET) {
@@ -198,7 +198,7 @@ async fn send(
         .await
 }
 
-/// The same at a URL.
+/// Sends the message to a URL.
 async fn send_to(
     target: AgentAddress,
     token: Option<Secret>,
@@ -230,13 +230,13 @@ async fn send_to(
     answer
 }
 
-/// What is shown while the turn runs: steps on standard error; the words, where a terminal reads them, as they come.
+/// The display of a running turn: steps on standard error; the answer's text as it arrives, if it goes to a terminal.
 #[derive(Debug)]
 struct SendProgress {
     live: bool,
-    /// In the middle of a line of words.
+    /// A line of the answer is incomplete.
     words: bool,
-    /// All that was said has been shown.
+    /// The complete answer has been shown.
     whole: bool,
 }
 
@@ -253,7 +253,7 @@ impl SendProgress {
     fn hear(&mut self, method: &str, params: &Value) {
         let given = |name: &str| params.get(name).and_then(Value::as_str).unwrap_or_default();
         let text = |name: &str| -> String { one_line(given(name)).into() };
-        // silent-ok: with the terminal closed there is nobody to show it to
+        // silent-ok: with the terminal closed there is no reader
         let _shown = match (method, params.get("step").and_then(Value::as_str)) {
             (DELTA, _) if self.live => {
                 self.words = true;
@@ -296,12 +296,12 @@ fn step(name: &str, params: &Value, text: impl Fn(&str) -> String) -> Option<Str
         "retrying" => Some(format!("  {}: {}", text("provider"), text("reason"))),
         "warned" => Some(format!("  {}", text("text"))),
         "missed" => Some("  (some of it was not shown: it was read too slowly)".to_owned()),
-        // What is said comes as pieces, and whole at the end.
+        // The answer arrives in pieces, and complete at the end.
         _ => None,
     }
 }
 
-/// The answer, unless all of it was `shown` as it came.
+/// Prints the answer, unless all of it was `shown` before.
 fn print(told: &SendResult, shown: bool) -> Result<()> {
     for part in told.parts.iter().filter(|_| !shown) {
         if let MessagePart::Text { text } = part {
@@ -311,7 +311,7 @@ fn print(told: &SendResult, shown: bool) -> Result<()> {
     let line = told.record.as_ref().and_then(|record| record.get("text"));
     if let Some(line) = line.and_then(Value::as_str) {
         let line = format!("  {}", one_line(line));
-        // silent-ok: with the terminal closed there is nobody to show it to
+        // silent-ok: with the terminal closed there is no reader
         let _shown = writeln!(io::stderr().lock(), "{}", TerminalStyle::stderr().dim(&line));
     }
     match (told.stop, &told.reason) {

@@ -1,4 +1,4 @@
-//! `clawk serve`: the agent as a service.
+//! `clawk serve`: runs the agent as a service.
 
 mod doors;
 mod reload;
@@ -24,11 +24,11 @@ use crate::state::kept;
 use crate::{out, trust};
 use doors::{OpenDoors, open};
 
-/// How long work in flight may take when the service ends, milliseconds; with a launcher, which may wait for its answers.
+/// Time limit for running work when the service ends, in milliseconds. Used with a launcher, which may wait for the answers.
 const DRAIN_MS: u64 = 5_000;
 const STDIO_DRAIN_MS: u64 = 30_000;
 
-/// How often a host looks whether it is the one of several that has the channels.
+/// Interval at which a host checks whether it leads, and so runs the channels.
 const LEAD: std::time::Duration = std::time::Duration::from_millis(500);
 
 /// Flags of `clawk serve`.
@@ -108,16 +108,16 @@ Before anything is served, a sandbox of each level that the agent's tools need i
 inside. One that this host can't give keeps the agent from starting: the message says what is missing and what
 mends it. Of an agent that comes over the wire, `claw.initialize` is refused with -32010.";
 
-/// Serves until the other side ends, or a signal asks to.
+/// Serves until the other side ends, or a signal asks to end.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
-    // Looked up now: the file may be another one by the time it is started again.
+    // Read the path now: at a restart, another file may be in its place.
     let program = std::env::current_exe();
     let runtime = compose::runtime()?;
     let (args, config) = (args.clone(), config.map(Path::to_owned));
-    // On a worker, where its input and its answers wake it without a change of threads.
+    // Runs on a worker thread, so that its input and answers wake it without a thread switch.
     let serving = runtime.spawn(async move { serve(&args, config.as_deref()).await });
     let end = runtime.block_on(serving)??;
-    // A read of standard input that is under way can't be cancelled; it must not hold up the end.
+    // A pending read of standard input can't be cancelled and must not delay the exit.
     runtime.shutdown_background();
     match end {
         ServeEnd::Over(code) => Ok(code),
@@ -128,11 +128,11 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
 /// How serving ended.
 enum ServeEnd {
     Over(ExitCode),
-    /// It was asked to start again.
+    /// A restart was requested.
     Again,
 }
 
-/// This process becomes the program that lies in its place now, with the same arguments; the answer is why it could not.
+/// Replaces this process by the program that is now at its path, with the same arguments. Returns only on failure.
 #[expect(
     clippy::disallowed_methods,
     reason = "the same process goes on as its successor, at the word of the state's owner: nothing is spawned"
@@ -143,7 +143,7 @@ fn again(program: &Path) -> anyhow::Error {
     anyhow::Error::new(error).context(format!("`{}` can't be started again", program.display()))
 }
 
-/// The agent that is to be served; `None`: the end was asked for while this host stood by.
+/// Returns the agent to serve; `None`: the end was requested while this host was on standby.
 async fn source(
     args: &Args,
     config: Option<&Path>,
@@ -209,7 +209,7 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<ServeEnd> {
             }
         };
         let mut kept = pin!(kept);
-        // A state that nobody shares wakes nobody.
+        // A state that is not shared needs no polling.
         let shares = source
             .launched()
             .is_some_and(|launched| kept::sharing(launched.state()).shared);
@@ -248,12 +248,12 @@ async fn serve(args: &Args, config: Option<&Path>) -> Result<ServeEnd> {
     })
 }
 
-/// There is a way to reach the agent that this blueprint is of.
+/// Checks that the agent of this configuration has an entry point or a channel.
 fn reachable(args: &Args, launched: &LaunchedAgentFactory, blueprint: &ResolvedConfig) -> bool {
     args.has_door() || blueprint.has_channels() || launched.has_bus()
 }
 
-/// There is a way to reach the agent.
+/// Checks that the agent has an entry point or a channel.
 fn check_doors(args: &Args, source: &AgentSource) -> Result<()> {
     let launched = source.launched();
     if args.has_door() || launched.is_some_and(|launched| reachable(args, launched, &launched.blueprint())) {
@@ -265,14 +265,14 @@ fn check_doors(args: &Args, source: &AgentSource) -> Result<()> {
     )
 }
 
-/// The agent of the manifest, or of the Atlases alone; none: it comes over the wire.
+/// Returns the agent of the manifest, or of the Atlases alone; `None`: a client sends it.
 async fn blueprint(args: &Args, config: Option<&Path>) -> Result<Option<ResolvedConfig>> {
     let load = || with_flags(args, Config::load(config, args.manifest.as_deref())?);
     let mut blueprint = match (&args.manifest, args.listen) {
         (Some(manifest), _) => {
-            // Standard input and the terminal of whoever speaks the protocol on it are not for questions.
+            // With a protocol on standard input, the terminal must not be used for questions.
             let asks = !args.stdio && io::stdin().is_terminal() && trust::asks();
-            // It takes milliseconds to be there, which are those of reading the manifest.
+            // The launcher's first process takes some milliseconds to start, the same time as reading the manifest.
             let ahead = Launcher::default();
             ahead.begin();
             let blueprint = ResolvedConfig::with_config(manifest, load()?).await?;
@@ -288,10 +288,10 @@ async fn blueprint(args: &Args, config: Option<&Path>) -> Result<Option<Resolved
     Ok(Some(blueprint))
 }
 
-/// `--atlas` and `--simulate` beside what the file says.
+/// Adds `--atlas` and `--simulate` to the file's settings.
 fn with_flags(args: &Args, mut config: Config) -> Result<Config> {
     for path in &args.atlases {
-        // The file's paths are relative to its folder, the command line's to where we are.
+        // Paths in the file are relative to its folder; paths on the command line to the current directory.
         config.settings.atlases.paths.push(std::path::absolute(path)?);
     }
     config.settings.atlases.simulate |= args.simulate;
@@ -300,19 +300,19 @@ fn with_flags(args: &Args, mut config: Config) -> Result<Config> {
 }
 
 impl Args {
-    /// The command line names a door.
+    /// Returns whether the command line names an entry point.
     const fn has_door(&self) -> bool {
         let queues = self.nats.is_some() || self.redis.is_some();
         self.stdio || self.mcp || self.listen.is_some() || self.dir.is_some() || queues
     }
 
-    /// Standard input is the launcher's, and standard error is quiet unless asked (R25).
+    /// Returns whether a launcher uses standard input. Standard error is then quiet by default (R25).
     pub(super) const fn launched(&self) -> bool {
         self.stdio || self.mcp
     }
 }
 
-/// The launcher's connection, whose end is the end of the host; without one, until the host ends.
+/// Serves the launcher's connection, whose end ends the host. Without a launcher, waits until the host ends.
 async fn standard(
     args: &Args,
     host: &AgentHost,
@@ -339,7 +339,7 @@ async fn standard(
     tracing::info!(by = ?ended.by, drained = ended.drained, "the launcher's connection has ended");
 }
 
-/// SIGTERM and SIGINT ask for an orderly end; a second one is no different.
+/// SIGTERM and SIGINT request a normal end. A second signal changes nothing.
 pub(crate) fn cancelled_by_signals() -> Result<CancellationToken> {
     let cancel = CancellationToken::new();
     let mut terminate = signal(SignalKind::terminate())?;

@@ -1,4 +1,4 @@
-//! `clawk sessions`: what an agent has done so far, by conversation.
+//! `clawk sessions`: lists what an agent has done, by conversation.
 
 mod prompt;
 mod record;
@@ -15,9 +15,9 @@ use crate::out::{self, Format, TerminalStyle, clipped, one_line};
 use crate::state;
 use crate::state::kept::{StateReader, read_only};
 
-/// The door of the chain in which each run of an agent keeps its lifecycle.
+/// Entry point of the chain in which each run of an agent records its lifecycle.
 const RUNTIME: &str = "runtime";
-/// Characters of the first message that a line shows.
+/// Length of the first message in a list, in characters.
 const OPENING_CHARS: usize = 60;
 
 /// Flags of `clawk sessions`.
@@ -63,7 +63,7 @@ enum SessionsCommand {
     Record(record::Args),
 }
 
-/// Lists them, or does what is asked of one.
+/// Lists the sessions, or runs a subcommand on one.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
         Some(SessionsCommand::Prompt(asked)) => prompt::run(asked),
@@ -78,7 +78,7 @@ fn list(args: &SessionListArgs) -> Result<ExitCode> {
     let mut listed = Vec::new();
     let mut looked_at = 0;
     while listed.len() < args.limit {
-        // A run's own chain stands beside most conversations, so the first look is usually enough.
+        // Most conversations have a lifecycle chain beside them, so reading twice the number is usually enough.
         let wanted = args.limit.saturating_mul(2).saturating_add(looked_at);
         let rows = reader.sessions(wanted)?;
         let found = rows.len();
@@ -109,13 +109,13 @@ fn list(args: &SessionListArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a session was about.
+/// A summary of a session.
 struct SessionSynopsis {
-    /// Through which door it was opened.
+    /// The entry point of the session.
     door: String,
-    /// Messages that it accepted.
+    /// Number of accepted messages.
     turns: usize,
-    /// The first message; `None` where there was none, or it was erased.
+    /// The first message; `None` if there was none or it was erased.
     opening: Option<String>,
 }
 
@@ -174,7 +174,7 @@ impl SessionSynopsis {
     }
 }
 
-/// The entry point; the CRA interface names none. A list names every session, also one whose first event can't be read.
+/// Returns the entry point; the CRA interface has none. A list includes every session, even if its first event can't be read.
 fn door(started: &RecordedEvent) -> String {
     match SessionStarted::read(&started.kind, &started.payload) {
         Ok(session) => session.door.unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! `clawk skill`: skills from `SKILL.md` folders, and the skills that an agent has.
+//! `clawk skill`: imports skills from `SKILL.md` folders, and shows an agent's skills.
 
 pub(crate) mod trial;
 
@@ -21,7 +21,7 @@ use crate::config::{AllowOutsideArgs, Config};
 use crate::manifest;
 use crate::out::{self, Format, TerminalStyle};
 
-/// How many folders above the output are looked at for a `claw.yaml`.
+/// Number of parent folders that are searched for a `claw.yaml`.
 const ABOVE: usize = 3;
 
 /// Flags of `clawk skill`.
@@ -117,7 +117,7 @@ Examples:
 
 A script of a skill becomes a tool: each of its runs is decided by the policy, runs in the sandbox, and is recorded.";
 
-/// Does what is asked.
+/// Runs the command.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.what {
         SkillCommand::Import {
@@ -153,7 +153,7 @@ fn read(claw: &Path, (config, outside): (Option<&Path>, AllowOutsideArgs)) -> Re
     Ok((manifest::look(claw, &config)?.0, config))
 }
 
-/// The nearest `claw.yaml`.
+/// Returns the nearest `claw.yaml`.
 fn nearest(output: &Path) -> Option<PathBuf> {
     let folders = output.ancestors().skip(1).take(ABOVE);
     folders
@@ -200,7 +200,7 @@ fn import(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes every file, or none: what was written before an error is removed again. Says where the files beside the Skill are.
+/// Writes all files or none: after an error, files already written are deleted. Returns the paths of the files beside the Skill.
 fn write_all(skill: &SkillImport, shelf: &Path, file: &Path) -> Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     let beside = skill
@@ -271,14 +271,14 @@ fn told(skill: &SkillImport, file: &Path, agent: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// Every tool that it needs.
+/// Returns every tool that the skill needs.
 fn needed(skill: &Skill) -> Vec<String> {
     let label = skill.labels.get(REQUIRES).map(String::as_str).unwrap_or_default();
     let named = label.split_whitespace().map(str::to_owned);
     skill.tools_required.iter().cloned().chain(named).collect()
 }
 
-/// Those that are not declared.
+/// Returns the needed tools that are not declared.
 fn lacks(manifest: &Manifest, skill: &Skill) -> Vec<String> {
     let mut needed = needed(skill);
     needed.retain(|tool| manifest.tool(tool).is_none());
@@ -387,7 +387,7 @@ fn show(manifest: &Manifest, name: &str, format: Format) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What keeps a skill from being invoked here.
+/// Returns the reasons why the skill can't be invoked here.
 fn faults(manifest: &Manifest, skill: &Skill, unbound: &[String]) -> Vec<String> {
     let mut found: Vec<String> = lacks(manifest, skill)
         .iter()

@@ -1,4 +1,4 @@
-//! `clawk state`: where an agent's state lies, and who serves it.
+//! `clawk state`: shows where an agent's state is and which host serves it.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -75,7 +75,7 @@ Examples:
 `leases` says which host serves the agent: the session `*` stands for all of its sessions. `expires_ms` is the time
 that the lease still holds, by the database's clock; null: it was given up.";
 
-/// Runs the verb.
+/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let args = match &args.verb {
         StateCommand::Info(args) => args,
@@ -110,14 +110,14 @@ fn moves(args: &MoveArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!moved.valid)))
 }
 
-/// What crosses now, on a terminal alone.
+/// Shows the progress of a transfer, only on a terminal.
 struct ProgressBar {
     shown: bool,
     next: std::time::Instant,
 }
 
 impl ProgressBar {
-    /// Between two lines.
+    /// Interval between two progress updates.
     const PACE: std::time::Duration = std::time::Duration::from_millis(200);
 
     fn new() -> Self {
@@ -132,7 +132,7 @@ impl ProgressBar {
             return;
         }
         self.next = std::time::Instant::now() + Self::PACE;
-        // silent-ok: nobody reads standard error
+        // silent-ok: a closed standard error has no reader
         let _ = write!(std::io::stderr(), "\r\x1b[K{table}: {rows}");
     }
 

@@ -1,4 +1,4 @@
-//! `clawk stop`: the emergency stop. Of a running agent over its control socket; of one that does not run in its state
+//! `clawk stop`: the emergency stop. It reaches a running agent over its control socket. If none runs, it is written into the state
 //! directory, so that the next start is stopped.
 
 use std::path::Path;
@@ -73,7 +73,7 @@ impl From<Level> for stop::Level {
     }
 }
 
-/// Exit code 1 when there was nothing to lift.
+/// Runs the command. Exit code 1 if there was no stop to lift.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if !(args.all || args.session.is_some() || args.lift || args.status) {
         bail!("say what to stop: `--all`, or `--session ID`; `--status` says what is stopped");
@@ -113,7 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Nobody runs with this state: the order goes into its journal, and the next start obeys it.
+/// No agent runs with this state, so the stop is written into its journal for the next start.
 async fn offline(dir: &Path, args: &Args) -> Result<Value> {
     if !crate::state::kept::holds_state(dir) {
         bail!("there is no agent's state in `{}`", dir.display());

@@ -1,4 +1,4 @@
-//! `clawk swarm`: gives the whole swarm a task, and says who is in it, how they stand to each other and what became of a task.
+//! `clawk swarm`: gives a task to the whole swarm; shows its members, their topology, and the state of a task.
 
 mod shown;
 mod tree;
@@ -29,7 +29,7 @@ use crate::state::{Origin, StateLookup};
 
 pub(crate) use tree::tree;
 
-/// How often a run that somebody waits for is looked at.
+/// Interval at which the state of an awaited run is read.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Flags of `clawk swarm`.
@@ -166,7 +166,7 @@ fn parsed(text: &str) -> Result<Value, String> {
     serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))
 }
 
-/// Does it.
+/// Runs the command.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.what {
         SwarmCommand::Run(args) => give(args, config),
@@ -181,7 +181,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     }
 }
 
-/// Prints this host's key. It is made when there is none yet.
+/// Prints this host's public key. Creates it if it is missing.
 fn key(path: &Path, state: Option<&Path>, config: Option<&Path>, format: Format) -> Result<ExitCode> {
     let config = Config::load(config, Some(path))?;
     let (manifest, _) = manifest::look(path, &config)?;
@@ -203,12 +203,12 @@ fn key(path: &Path, state: Option<&Path>, config: Option<&Path>, format: Format)
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives the task and waits.
+/// Gives the task and waits for its end.
 fn give(args: &SwarmRunArgs, config: Option<&Path>) -> Result<ExitCode> {
     give_as(args, config, EntryPoint::Cli)
 }
 
-/// The same with the rights of this door.
+/// Gives the task with the rights of this entry point.
 pub(crate) fn give_as(args: &SwarmRunArgs, config: Option<&Path>, door: EntryPoint) -> Result<ExitCode> {
     compose::runtime()?.block_on(async {
         let request = compose::Request {
@@ -279,11 +279,11 @@ pub(crate) fn give_as(args: &SwarmRunArgs, config: Option<&Path>, door: EntryPoi
     })
 }
 
-/// A swarm as its manifest and its record tell it.
+/// A swarm's manifest and record.
 struct SwarmInspection {
     coord: SwarmCoordinator,
     facts: Vec<SwarmFact>,
-    /// Of each seat: whom it asks, if it works here; by what it is reached, and where it is.
+    /// For each seat: its provider if it works here, and how and where it is reached.
     seats: Vec<(Option<String>, MemberBinding)>,
 }
 
@@ -302,7 +302,7 @@ fn look(path: &Path, state: Option<&Path>, config: Option<&Path>) -> Result<Swar
         .unwrap_or_default();
     let seats = plan.seats.iter().enumerate().map(|(at, seat)| {
         let mut binding = binding(&config.settings.peers, swarm, &seat.identity);
-        // Who gives work to others works where the run is.
+        // A member that delegates work runs where the run is.
         if plan.head == SwarmWorkerId::Seat(at) && binding.host == ANY {
             binding = MemberBinding::here();
         }
@@ -330,7 +330,7 @@ fn look(path: &Path, state: Option<&Path>, config: Option<&Path>) -> Result<Swar
     Ok(SwarmInspection { coord, facts, seats })
 }
 
-/// Every event of a swarm, in order.
+/// Reads every event of a swarm, in order.
 pub(crate) fn each(reader: &StateReader, mut see: impl FnMut(&RecordedEvent)) -> Result<()> {
     let mut scan = JournalScan {
         kinds: &SWARM_KINDS,
@@ -418,7 +418,7 @@ const fn word(kind: EdgeKind) -> &'static str {
     }
 }
 
-/// Who gave what to whom in a run, by its record.
+/// Returns who gave which task to whom in a run, by its record.
 fn edges_of(looked: &SwarmInspection, run: &RequestId) -> Vec<SwarmEdge> {
     let plan = looked.coord.plan();
     let mut on = std::collections::BTreeMap::new();
@@ -455,7 +455,7 @@ fn edges_of(looked: &SwarmInspection, run: &RequestId) -> Vec<SwarmEdge> {
     looked.facts.iter().filter_map(edge).collect()
 }
 
-/// One edge, for people.
+/// Prints one edge.
 fn told(edge: &SwarmEdge) -> std::io::Result<()> {
     let (from, to) = (out::one_line(&edge.from), out::one_line(&edge.to));
     // The run itself gives the head its task.

@@ -1,5 +1,5 @@
-//! `clawk trace`: look at the record, check it, take it along. Works on a state directory, also while an agent owns it, or on a
-//! `.trace.jsonl` file from anywhere.
+//! `clawk trace`: shows, checks and exports the record. Works on a state directory, also while an agent uses it, or on a
+//! `.trace.jsonl` file from any source.
 
 mod diff;
 mod export;
@@ -166,7 +166,7 @@ impl TraceSelector {
     }
 }
 
-/// Does it.
+/// Runs the command.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.verb {
         TraceCommand::Show {
@@ -277,7 +277,7 @@ fn content(from: &TraceSelector, digest: &str) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Events as lines, with a heading wherever the session changes.
+/// Prints events as lines, with a heading at each change of session.
 struct EventLinePrinter {
     style: LineStyle,
     paint: TerminalStyle,

@@ -1,4 +1,4 @@
-//! `clawk trust`: agree to what a folder's files would run, before its agent is started.
+//! `clawk trust`: consents to what a folder's files would run, before its agent is started.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -44,7 +44,7 @@ You agree to a digest of the commands, their variables, and the content of their
 changes, the next start on a terminal asks again. Without a terminal, naming the manifest is the agreement.
 `consents.jsonl` in the state directory records every agreement.";
 
-/// Shows, agrees, or takes it back.
+/// Shows what would run, gives consent, or withdraws it.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let file = if args.folder.is_dir() {
         args.folder.join("claw.yaml")

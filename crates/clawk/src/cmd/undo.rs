@@ -1,4 +1,4 @@
-//! `clawk undo`: what a session's calls overwrote, put back.
+//! `clawk undo`: restores what a session's calls overwrote.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -54,14 +54,14 @@ folders of their sandbox: contents, modes, modification times. Files that somebo
 are. clawk lists the calls that it can't undo: mails, requests, and folders above `[undo] max_mb` of clawk.toml.
 The agent must not be running. Exit code 1: some kept content could not be put back.";
 
-/// A call with effects, as the trace tells it.
+/// A call with effects, as recorded in the trace.
 #[derive(Debug)]
 struct UndoableCall {
     tool: String,
     sequence: u64,
 }
 
-/// Shows what it comes to, or does it.
+/// Shows the changes, or makes them.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let dir = args.which.dir()?;
     let source = TraceSource::state(&dir)?;
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// The session's calls with effects, by their ids.
+/// Returns the session's calls with effects, by id.
 fn acted(source: &TraceSource, session: SessionId) -> Result<BTreeMap<String, UndoableCall>> {
     let mut found = BTreeMap::new();
     source.each(SessionSelection::One(session), |event| {
@@ -157,7 +157,7 @@ fn report(
     })
 }
 
-/// The change in a word.
+/// Returns the change as one word.
 fn does(now: &State, then: &State) -> &'static str {
     match (now, then) {
         (_, State::Absent) => "remove",
@@ -251,7 +251,7 @@ fn show_conflicts(back: &UndoPlan, paint: TerminalStyle) -> Result<()> {
     Ok(())
 }
 
-/// Records that it begins, does it, records its end. Returns what failed.
+/// Records the start, restores the data, and records the end. Returns what failed.
 fn put_back(
     dir: &std::path::Path,
     session: SessionId,

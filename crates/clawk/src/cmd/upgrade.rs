@@ -1,4 +1,4 @@
-//! `clawk upgrade`: tries a new program or manifest on recorded sessions, and switches to it with `--apply`.
+//! `clawk upgrade`: tests a new program or manifest on recorded sessions, and installs it with `--apply`.
 
 mod apply;
 mod played;
@@ -74,19 +74,19 @@ every session was replayed and nothing differs; 1 otherwise.
 With --apply, clawk keeps the old file beside the new one, with `.before` at the end of its name. A running `clawk serve`
 ends its turns and starts again with the same arguments; an agent on standard input does not start again.";
 
-/// What a shadow run of all sessions found.
+/// The result of replaying all sessions.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
 struct UpgradeReport {
     sessions: usize,
     decisions: usize,
     prompts_differ: usize,
-    /// Decisions that a replay by the program in use decides otherwise than the record, too: no upgrade changes them.
+    /// Number of decisions that also the current program would make differently from the record. The upgrade does not change them.
     as_before: usize,
     differences: Vec<DecisionDifference>,
     not_replayed: Vec<NotReplayed>,
 }
 
-/// A session that the record is not enough for.
+/// A session whose record is too incomplete to replay.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct NotReplayed {
     session_id: SessionId,
@@ -101,7 +101,7 @@ impl UpgradeReport {
         self.differences.extend(one.differences);
     }
 
-    /// Leaves out what the program in use decides in the same way, under the recorded manifest.
+    /// Removes differences that the current program under the recorded manifest shows, too.
     fn less(mut self, before: &Self) -> Self {
         let all = self.differences.len();
         self.differences
@@ -115,7 +115,7 @@ impl UpgradeReport {
     }
 }
 
-/// What is to take the place of what is in use.
+/// The program or manifest that should replace the current one.
 #[derive(Debug, Default)]
 struct UpgradeCandidate<'a> {
     manifest: Option<&'a Path>,
@@ -142,7 +142,7 @@ impl<'a> UpgradeCandidate<'a> {
     }
 }
 
-/// An executable begins with the bytes of one; a manifest is text.
+/// Returns whether the file is an executable, by its first bytes. A manifest is text.
 fn is_program(path: &Path) -> Result<bool> {
     let mut first = Vec::new();
     let file = std::fs::File::open(path).with_context(|| format!("can't open `{}`", path.display()))?;
@@ -151,7 +151,7 @@ fn is_program(path: &Path) -> Result<bool> {
     Ok(first == b"\x7fELF" || first.starts_with(b"#!"))
 }
 
-/// Exit code 1 when anything differs, or could not be replayed, unless that was accepted.
+/// Runs the command. Exit code 1 if a decision differs or could not be replayed, unless that was accepted.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     if args.shadow.is_empty() && !args.recorded {
         bail!("say what is new: `--shadow NEW`, a program or a manifest");
@@ -205,7 +205,7 @@ fn code(well: bool) -> ExitCode {
     }
 }
 
-/// The manifest as a start would have it, with the tools of configured Atlases.
+/// Returns the manifest as a start would use it, with the tools of configured Atlases.
 fn judged(path: &Path, config: &Config) -> Result<Manifest> {
     let (mut manifest, _) = manifest::look(path, config)?;
     let _bound = atlases::bind(&mut manifest, &mut config.clone())?;
@@ -277,7 +277,7 @@ fn people(
     Ok(())
 }
 
-/// One difference for people.
+/// Returns one difference as a line.
 fn line(one: &DecisionDifference) -> String {
     let about = match (&one.tool, one.message) {
         (Some(tool), Some(n)) => format!("message {n}, {}", out::clipped(tool, 40)),

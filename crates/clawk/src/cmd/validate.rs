@@ -1,4 +1,4 @@
-//! `clawk validate FILE`: a whole manifest, or one primitive; every finding at once.
+//! `clawk validate FILE`: checks a whole manifest or one primitive, and prints all findings.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -39,7 +39,7 @@ Examples:
   clawk validate tools/search.yaml         one primitive
   clawk validate claw.yaml --format json   for scripts and editors";
 
-/// Reads the file and prints what was found. Exit code 1: it is not valid.
+/// Reads the file and prints the findings. Exit code 1: the file is not valid.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let config = Config::load(config, Some(&args.file))?.outside(args.outside);
     let loaded = check_document(&args.file, &config)?;
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     })
 }
 
-/// Everything that is wrong with a document, beside this configuration.
+/// Returns all findings for a document together with this configuration.
 pub(crate) fn check_document(file: &Path, config: &Config) -> Result<LoadedDocument> {
     let options = options(config);
     let mut loaded = validate(file, &options);
@@ -85,7 +85,7 @@ pub(crate) fn check_document(file: &Path, config: &Config) -> Result<LoadedDocum
     Ok(loaded)
 }
 
-/// A writable mount in a folder that a start reads, and stores that are open to everybody.
+/// Adds findings for writable mounts of a folder that a start reads, and for stores that are open to everybody.
 fn mounts(loaded: &mut LoadedDocument, file: &Path, config: &Config) -> Result<()> {
     let Some(manifest) = &loaded.manifest else {
         return Ok(());
@@ -113,7 +113,7 @@ fn mounts(loaded: &mut LoadedDocument, file: &Path, config: &Config) -> Result<(
     Ok(())
 }
 
-/// What the rules of a valid document come to: rules that never decide, and the tests beside its policy files.
+/// Adds findings for the rules of a valid document: rules that never decide, and failed policy tests.
 fn policies(loaded: &mut LoadedDocument, file: &Path, (options, config): (&LoadOptions, &Config)) {
     let found = match &loaded.manifest {
         Some(manifest) => {

@@ -1,4 +1,4 @@
-//! The agent of `clawk run`: a host whose surface is this process.
+//! The agent of `clawk run`: a host whose only client is this process.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,62 +19,62 @@ use crate::dry::CallPredictions;
 use crate::state::kept::StateReader;
 use crate::trust;
 
-/// How long a chat's end waits for what is in flight, milliseconds.
+/// Time limit for running work at a chat's end, in milliseconds.
 const DRAIN_MS: u64 = 5_000;
 
-/// What `clawk run` wants.
+/// The options of `clawk run`.
 #[derive(Debug)]
 pub(crate) struct Request<'a> {
-    /// The manifest.
+    /// Path of the manifest.
     pub(crate) manifest: &'a Path,
-    /// `--config`.
+    /// The `--config` flag.
     pub(crate) config: Option<&'a Path>,
-    /// `--state`.
+    /// The `--state` flag.
     pub(crate) state: Option<&'a Path>,
-    /// `--allow-outside`.
+    /// The `--allow-outside` flag.
     pub(crate) outside: AllowOutsideArgs,
-    /// `--trust`.
+    /// The `--trust` flag.
     pub(crate) trust: bool,
-    /// `--dry-run`: where predictions go.
+    /// `--dry-run`: receives the predictions.
     pub(crate) dry: Option<CallPredictions>,
-    /// `clawk skill test --run`: the skill that is tried.
+    /// `clawk skill test --run`: the tested skill.
     pub(crate) trial: Option<&'a str>,
 }
 
-/// A running agent with what its surface needs beside it.
+/// A running agent, with data for its user interface.
 #[derive(Debug)]
 pub(crate) struct Agent {
-    /// The handle.
+    /// Handle of the kernel.
     pub(crate) kernel: Kernel,
-    /// What it runs.
+    /// The agent's manifest.
     pub(crate) manifest: Arc<Manifest>,
-    /// Its log.
+    /// The agent's journal.
     pub(crate) journal: Arc<dyn Journal>,
-    /// What is local.
+    /// The local settings.
     pub(crate) settings: Settings,
-    /// Where its state lies.
+    /// The state directory.
     pub(crate) state_dir: PathBuf,
-    /// What a person should know.
+    /// Notes to show to the user.
     pub(crate) notes: Vec<String>,
-    /// What its other doors, such as the control socket, come to.
+    /// The host with its other entry points, such as the control socket.
     host: Served,
     launched: Arc<LaunchedAgentFactory>,
-    /// The control socket lives until this fires.
+    /// Ends the control socket when cancelled.
     over: CancellationToken,
 }
 
-/// Whether a session's chain holds.
+/// The result of verifying a session's chain.
 #[derive(Debug)]
 pub(crate) struct ChainProof {
-    /// It does.
+    /// The chain is valid.
     pub(crate) valid: bool,
-    /// Events in it.
+    /// Number of events in the chain.
     pub(crate) events: u64,
-    /// What is wrong, else.
+    /// The fault, if it is not valid.
     pub(crate) fault: Option<String>,
 }
 
-/// Starts an agent from files: a host whose surface is this process, with the control socket beside it.
+/// Starts an agent from files: a host whose client is this process, with a control socket.
 pub(crate) async fn agent(request: &Request<'_>, ask: Option<AskUserHandler>) -> Result<Agent> {
     let config = Config::load(request.config, Some(request.manifest))?.outside(request.outside);
     let blueprint = ResolvedConfig::with_config(request.manifest, config).await?;
@@ -127,7 +127,7 @@ pub(crate) async fn agent(request: &Request<'_>, ask: Option<AskUserHandler>) ->
     })
 }
 
-/// Says which conversations have turns that were cut off and now go on by themselves.
+/// Returns lines about conversations whose interrupted turns now continue by themselves.
 async fn cut_off(journal: &dyn Journal) -> Result<Vec<String>> {
     let mut sessions: Vec<SessionId> = Vec::new();
     for open in journal.open_messages().await? {
@@ -143,7 +143,7 @@ async fn cut_off(journal: &dyn Journal) -> Result<Vec<String>> {
         .collect())
 }
 
-/// Says what earlier runs may have done, and how to find out.
+/// Returns lines about unknown effects of earlier runs, and how to resolve them.
 pub(crate) async fn unknown_effects(kernel: &Kernel) -> Result<Vec<String>> {
     const SHOWN: usize = 3;
     let open = kernel.open_effects().await?;
@@ -167,7 +167,7 @@ pub(crate) async fn unknown_effects(kernel: &Kernel) -> Result<Vec<String>> {
 }
 
 impl Agent {
-    /// Where lines that are typed are remembered; nowhere, if the agent's stores are encrypted: what was remembered before goes.
+    /// Returns the file for the input history; `None` if the agent's stores are encrypted. An earlier history is then deleted.
     pub(crate) fn history(&self) -> Result<Option<PathBuf>> {
         let file = self.state_dir.join("history");
         if self.launched.state().vault().is_none() {
@@ -180,7 +180,7 @@ impl Agent {
         }
     }
 
-    /// A new session, or an earlier one: its id, or `last`.
+    /// Opens a new session, or an earlier one by its id or `last`.
     pub(crate) async fn session(&self, which: Option<&str>) -> Result<SessionHandle> {
         let id: SessionId = match which {
             None => return Ok(self.kernel.open(EntryPoint::Cli).await?),
@@ -192,7 +192,7 @@ impl Agent {
         Ok(self.kernel.reopen(id, EntryPoint::Cli).await?)
     }
 
-    /// The latest session that a person spoke in: every run has one of its own for its lifecycle, too.
+    /// Returns the latest session with a person's message. Each run also has its own lifecycle session.
     async fn last_conversation(&self) -> Result<SessionId> {
         let kinds = &["ckp.message.accepted"];
         for row in self.journal.sessions(1000).await? {
@@ -209,14 +209,14 @@ impl Agent {
         bail!("there is no earlier session in `{}`", self.state_dir.display());
     }
 
-    /// Ends the agent in good order and gives the state directory free.
+    /// Ends the agent normally and releases the state directory.
     pub(crate) async fn close(&self, reason: &str) {
         self.host.close(reason).await;
         self.over.cancel();
         self.launched.close().await;
     }
 
-    /// Verifies a session's chain by reading it afresh.
+    /// Reads a session's chain again and verifies it.
     pub(crate) fn proof(&self, session: SessionId) -> Result<ChainProof> {
         let report = StateReader::open(&self.state_dir)?.verify(Some(session))?;
         Ok(ChainProof {

@@ -1,4 +1,5 @@
-//! The agent's channels: made of the manifest and `clawk.toml`, started beside the kernel, reached by the host's doors.
+//! The agent's channels: built from the manifest and `clawk.toml`, started with the kernel, and reachable from the host's entry
+//! points.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,13 +27,13 @@ use tokio_util::sync::CancellationToken;
 use super::ResolvedConfig;
 
 impl ResolvedConfig {
-    /// Somebody or something reaches the agent by a channel of its manifest, the terminal apart.
+    /// Returns whether the manifest has a channel other than the terminal.
     pub(crate) fn has_channels(&self) -> bool {
         let channels = &self.manifest.channels;
         channels.iter().any(|channel| channel.kind != ChannelType::Cli)
     }
 
-    /// What is wrong with `[channels]` and `[approvals]`.
+    /// Returns the faults of `[channels]` and `[approvals]`.
     pub(super) fn channel_faults(&self) -> Vec<String> {
         let settings = &self.config.settings;
         let mut faults = clawk_channels::faults(
@@ -56,7 +57,7 @@ impl ResolvedConfig {
     /// Starts the channels of a running agent.
     ///
     /// # Errors
-    /// The journal can't be read. What a single channel lacks is its own state.
+    /// The journal can't be read. A fault of a single channel is part of that channel's state.
     pub(crate) async fn channels(
         &self,
         kernel: Kernel,
@@ -81,7 +82,7 @@ impl ResolvedConfig {
         Ok(channels)
     }
 
-    /// How `ask-user` reaches the person in a channel's conversation.
+    /// Returns the handler by which `ask-user` asks the person in a channel's conversation.
     pub(crate) fn ask_by_channel(&self) -> AskUserHandler {
         let connected = Arc::clone(&self.connected);
         Arc::new(move |question: UserQuestion| {
@@ -98,17 +99,17 @@ impl ResolvedConfig {
         })
     }
 
-    /// The built-in `channel-send`.
+    /// Returns the built-in `channel-send`.
     pub(super) fn channel_send(&self) -> Arc<dyn ExternalBuiltin> {
         Arc::new(ChannelSendTool(Arc::clone(&self.connected)))
     }
 
-    /// The built-in `schedule`.
+    /// Returns the built-in `schedule`.
     pub(super) fn schedule(&self) -> Arc<dyn ExternalBuiltin> {
         Arc::new(Schedule(Arc::clone(&self.connected)))
     }
 
-    /// The programs of `custom` channels, each in its box.
+    /// Returns the programs of `custom` channels, each with its sandbox.
     fn channel_programs(&self, state: &StateDir) -> Result<BTreeMap<String, Result<Spec, String>>> {
         let host = self.tool_host(None, Some(state.path()));
         let host = host.map_err(|faults| anyhow!("{}", faults.join("; ")))?;
@@ -135,17 +136,17 @@ impl ResolvedConfig {
     }
 }
 
-/// An agent's channels, once they are connected.
+/// An agent's channels, after they are connected.
 type ConnectedChannels = Arc<Mutex<Option<Channels>>>;
 
 fn at_hand(connected: &ConnectedChannels) -> Option<Channels> {
     connected.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Files that go with one message.
+/// Largest number of files in one message.
 const MAX_FILES: usize = 10;
 
-/// What `channel-send` is asked for.
+/// The arguments of `channel-send`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ChannelSendArgs {
@@ -160,7 +161,7 @@ struct ChannelSendArgs {
     files: Vec<String>,
 }
 
-/// `channel-send`: a message to a conversation, as a tool like any other: governed, recorded, at most once.
+/// `channel-send`: sends a message to a conversation. It is governed and recorded like any tool, and sends at most once.
 #[derive(Debug)]
 struct ChannelSendTool(ConnectedChannels);
 
@@ -255,7 +256,7 @@ impl ExternalBuiltin for ChannelSendTool {
     }
 }
 
-/// `schedule`: the agent's own schedules in a conversation, each with an end and a number of runs.
+/// `schedule`: the agent's own schedules in a conversation, each with an end and a maximum number of runs.
 #[derive(Debug)]
 struct Schedule(ConnectedChannels);
 
@@ -321,7 +322,7 @@ impl ExternalBuiltin for Schedule {
     }
 }
 
-/// The channels as the host's doors reach them.
+/// The channels, as the host's entry points use them.
 #[derive(Debug)]
 pub(crate) struct HostChannels(pub(crate) Channels);
 

@@ -1,4 +1,4 @@
-//! `[egress]` and `[secrets]` become what the tools' proxies are made of; the leak scanner becomes what looks at requests.
+//! Builds the tools' egress proxies from `[egress]` and `[secrets]`, with the leak scanner that checks their requests.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use clawk_tools::EgressSettings;
 
 use crate::config::{MemoryStore, SecretBinding, Settings};
 
-/// Everything that tools' ways out are made of.
+/// Builds the dependencies of the tools' network access.
 ///
 /// # Errors
-/// Each binding that can't be had: its secret is not found, or it names no header, variable or place.
+/// The bindings that are not usable: the secret is not found, or the binding names no header, variable or host.
 pub(super) fn compose(
     settings: &Settings,
     manifest: &Manifest,
@@ -81,7 +81,7 @@ fn binding(name: &str, given: &SecretBinding, resolver: &SecretResolver) -> Resu
     })
 }
 
-/// What happens to a secret in a request; the strictest policy's word. `None`: nobody asks for scanning.
+/// Returns what to do with a secret in a request, by the strictest policy. `None`: no policy asks for scanning.
 fn action(manifest: &Manifest) -> Option<ScanAction> {
     let asked = manifest
         .policies
@@ -102,8 +102,8 @@ fn action(manifest: &Manifest) -> Option<ScanAction> {
         .or_else(|| boxed.then_some(ScanAction::Redact))
 }
 
-/// Every secret that the manifest's providers and `clawk.toml` name, where knowing it asks no program: a store's command
-/// may ask a person or take seconds, and runs at first use, which is before the value is anywhere.
+/// Returns every secret that the manifest's providers and `clawk.toml` name, unless reading it needs a program. A store's command
+/// may ask a person or take seconds, so it runs at the first use; before that the value is nowhere in memory.
 pub(super) fn named<'a>(settings: &'a Settings, manifest: &'a Manifest) -> impl Iterator<Item = &'a str> {
     let providers = manifest.providers.iter();
     let providers = providers.filter_map(|provider| provider.auth.secret_ref.as_deref());
@@ -111,7 +111,7 @@ pub(super) fn named<'a>(settings: &'a Settings, manifest: &'a Manifest) -> impl 
     providers.chain(of_servers(settings)).filter(move |_| at_once)
 }
 
-/// Every secret that `clawk.toml` names for tools, memory servers, `[postgres]` and `[qdrant]`.
+/// Returns every secret that `clawk.toml` names for tools, memory servers, `[postgres]` and `[qdrant]`.
 pub(crate) fn of_servers(settings: &Settings) -> impl Iterator<Item = &str> {
     let tools = settings.tools.tools.values().flat_map(|tool| {
         let http = tool.http.iter().flat_map(|http| http.secret_headers.values());
@@ -129,7 +129,7 @@ pub(crate) fn of_servers(settings: &Settings) -> impl Iterator<Item = &str> {
         .chain(settings.qdrant.secret_ref.as_deref())
 }
 
-/// Values that must not leave: of every reference that this agent's parts name, as far as they can be had without asking a program.
+/// Returns the values that must not leave the machine: the named secrets that can be read without a program.
 fn known(
     settings: &Settings,
     manifest: &Manifest,
@@ -144,7 +144,7 @@ fn known(
         .collect()
 }
 
-/// The leak scanner, as the proxy and the web tools use it.
+/// The leak scanner for the proxy and the web tools.
 #[derive(Debug)]
 struct LeakScreen {
     scanner: Scanner,

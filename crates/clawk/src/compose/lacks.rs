@@ -1,5 +1,5 @@
-//! What this machine lacks, or this build leaves out, for an agent (R41). `clawk validate` warns of it, `clawk doctor` fails the
-//! check of that name, and a start is refused with the same word. Nothing is started, asked or connected to here.
+//! Finds what this machine or this build lacks for an agent (R41). `clawk validate` warns about it, `clawk doctor` fails the check
+//! of the same name, and a start is refused with the same word. Nothing is started or contacted here.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use clawk_secrets::{EnvironmentSource, SecretResolver, StoreConfig, env};
 use super::{AUTO, Origin, ResolvedConfig, egress};
 use crate::config::Config;
 
-/// A tool without an executor.
+/// A tool has no executor.
 pub(crate) const TOOLS: &str = "tools";
-/// A provider that can't be served.
+/// A provider can't be used.
 pub(crate) const PROVIDER: &str = "provider";
-/// What `clawk.toml` says contradicts the manifest or itself.
+/// `clawk.toml` contradicts the manifest or itself.
 const CONFIG: &str = "config";
 
-/// The check of `clawk doctor` for a level.
+/// Returns the name of `clawk doctor`'s check for a level.
 pub(crate) const fn of_level(level: Level) -> &'static str {
     match level {
         Level::None | Level::Process => "sandbox-process",
@@ -29,7 +29,7 @@ pub(crate) const fn of_level(level: Level) -> &'static str {
     }
 }
 
-/// A warning for everything that would keep this manifest's agent from starting on this machine, as far as a look can tell.
+/// Returns a warning for everything that would prevent this manifest's agent from starting here, as far as the files show.
 pub(crate) fn of(manifest: &Manifest, config: &Config) -> Vec<Diagnostic> {
     match ResolvedConfig::look(manifest.clone(), config.clone()) {
         Ok(blueprint) => blueprint.lacks(),
@@ -46,7 +46,7 @@ fn warning(code: &'static str, pointer: &str, what: &str) -> Diagnostic {
 }
 
 impl ResolvedConfig {
-    /// From a manifest that is only looked at: an `auto:` provider counts as its script, and every secret as known, so that no
+    /// Resolves a manifest for inspection only: an `auto:` provider counts as scripted and every secret as known, so that no
     /// program is asked for one.
     fn look(mut manifest: Manifest, mut config: Config) -> anyhow::Result<Self> {
         for provider in &mut manifest.providers {
@@ -74,7 +74,7 @@ impl ResolvedConfig {
         Ok(blueprint)
     }
 
-    /// Takes every secret for known, without a look.
+    /// Returns a resolver that treats every secret as known.
     fn knowing_all(&self) -> SecretResolver {
         let settings = &self.config.settings;
         let bound = settings.secrets.keys().map(String::as_str);

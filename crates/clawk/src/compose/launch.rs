@@ -1,5 +1,5 @@
-//! Where a host's agents come from (R3): the manifest that was launched, or the one on the wire. Each holds the agent's state
-//! open and its keeper at work from one run to the next.
+//! The source of a host's agents (R3): the launched manifest, or the one that a client sends. Each source keeps the agent's state
+//! open and its keeper running between runs.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -30,36 +30,36 @@ use crate::dry::{CallPredictions, copy_server, copy_state};
 use crate::keeper::StateKeeper;
 use crate::out::{self, TerminalStyle};
 
-/// `clawk serve CLAW` and `clawk run CLAW`: that agent, whatever the wire says.
+/// `clawk serve CLAW` and `clawk run CLAW`: always this agent, whatever a client sends.
 pub(crate) struct LaunchedAgentFactory {
-    /// What the next run is of.
+    /// The configuration of the next run.
     next: Mutex<NextRun>,
     state: StateDir,
     keeper: Mutex<Option<StateKeeper>>,
-    /// Whether its models can be reached is found out beside its work; without it, the first message shows it.
+    /// Whether a task checks that the models can be reached. Without it, the first message shows that.
     reach_providers: bool,
-    /// Members that work elsewhere, and what report tokens are made of.
+    /// Members on other hosts, and the key of report tokens.
     elsewhere: (Option<Arc<RemoteMembers>>, TokenKey),
-    /// What signs what it says to other hosts of its swarm.
+    /// Signs the messages to other hosts of the swarm.
     signer: Option<Arc<TraceSigner>>,
     dry: Option<DryState>,
 }
 
-/// A dry run.
+/// The state of a dry run.
 struct DryState {
     predictions: CallPredictions,
-    /// The state that it works on.
+    /// The copy of the state.
     _copy: TempDir,
-    /// What `--state` says of the agent's own, and what was spent there before.
+    /// The `--state` value of the agent's own state, and what was spent there before.
     flag: Option<PathBuf>,
     before: Vec<SpentAmount>,
 }
 
-/// What a run is of.
+/// The configuration of a run.
 #[derive(Clone)]
 struct NextRun {
     blueprint: Arc<ResolvedConfig>,
-    /// Who answers the agent's own questions (`ask-user`): somebody at a terminal or in a channel.
+    /// Answers the agent's own questions (`ask-user`): a person at the terminal or in a channel.
     ask: Option<AskUserHandler>,
 }
 
@@ -77,7 +77,7 @@ impl fmt::Debug for LaunchedAgentFactory {
 }
 
 impl LaunchedAgentFactory {
-    /// Opens the state, and makes sure at once that nothing is missing that a start would need.
+    /// Opens the state, and checks at once that nothing is missing for a start.
     pub(crate) async fn new(
         blueprint: ResolvedConfig,
         state: Option<&Path>,
@@ -86,10 +86,10 @@ impl LaunchedAgentFactory {
         Self::opened(blueprint, state, ask, false).await
     }
 
-    /// The same for a service: while another host serves the agent, it stands by.
+    /// Like `new`, for a service: while another host serves the agent, this host waits on standby.
     ///
     /// # Errors
-    /// As [`LaunchedAgentFactory::new`].
+    /// The errors of [`LaunchedAgentFactory::new`].
     pub(crate) async fn standing_by(
         blueprint: ResolvedConfig,
         state: Option<&Path>,
@@ -125,10 +125,10 @@ impl LaunchedAgentFactory {
         })
     }
 
-    /// The same for a dry run: on a copy of the state, with no audit that leaves it.
+    /// Like `new`, for a dry run: works on a copy of the state and sends no audit records.
     ///
     /// # Errors
-    /// As [`LaunchedAgentFactory::new`]; or the state can't be copied.
+    /// The errors of [`LaunchedAgentFactory::new`]; or the state can't be copied.
     pub(crate) async fn dry(
         blueprint: ResolvedConfig,
         state: Option<&Path>,
@@ -137,7 +137,7 @@ impl LaunchedAgentFactory {
     ) -> Result<Self> {
         let mut blueprint = blueprint.named().await?;
         let real = std::path::absolute(blueprint.state(state).dir()?)?;
-        // What finds the key of encrypted stores.
+        // This finds the key of encrypted stores.
         blueprint.keys()?;
         blueprint.dry = true;
         let server = match blueprint.server(state)? {
@@ -149,7 +149,7 @@ impl LaunchedAgentFactory {
             None => copy_state(&real)?,
         };
         let flag = state.map(Path::to_owned);
-        // The state itself is as closed to tools as in any run.
+        // Tools must not read the original state either.
         blueprint.read.push(real);
         let check = |state: &StateDir| Ok(blueprint.parts(state, ask.clone()).map(drop)?);
         let state = blueprint.ready(Some(&place), false, check).await?;
@@ -170,7 +170,7 @@ impl LaunchedAgentFactory {
         })
     }
 
-    /// The same as a service: its providers are reached for after the start.
+    /// Enables the check of providers after the start, for a service.
     pub(crate) fn reaching_providers(self) -> Self {
         Self {
             reach_providers: true,
@@ -178,17 +178,17 @@ impl LaunchedAgentFactory {
         }
     }
 
-    /// What is open.
+    /// Returns the open state.
     pub(crate) const fn state(&self) -> &StateDir {
         &self.state
     }
 
-    /// Tasks of its swarm come by a bus.
+    /// Returns whether tasks of its swarm arrive over a bus.
     pub(crate) fn has_bus(&self) -> bool {
         self.elsewhere.0.as_ref().is_some_and(|peers| peers.has_bus())
     }
 
-    /// What it runs.
+    /// Returns the resolved configuration.
     pub(crate) fn blueprint(&self) -> Arc<ResolvedConfig> {
         self.next().blueprint
     }
@@ -197,10 +197,10 @@ impl LaunchedAgentFactory {
         self.next.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether a run of `fresh` can start, found out while the one before it still runs.
+    /// Checks that a run of `fresh` can start, while the current run continues.
     ///
     /// # Errors
-    /// What such a start would be refused with.
+    /// The error that such a start would return.
     pub(crate) async fn check(&self, fresh: &ResolvedConfig) -> Result<()> {
         fresh.enclosed(self.state.path()).await?;
         fresh.parts(&self.state, None)?;
@@ -210,10 +210,10 @@ impl LaunchedAgentFactory {
         Ok(())
     }
 
-    /// From the next run on, `fresh`. Call it while none runs.
+    /// Uses `fresh` from the next run on. Call it while no run is active.
     ///
     /// # Errors
-    /// An audit that its policies want can't be written: the next run is of what it was of.
+    /// An audit that its policies require can't be written. The next run then keeps the old configuration.
     pub(crate) async fn replace(&self, fresh: Arc<ResolvedConfig>) -> Result<()> {
         let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(keeper) = keeper {
@@ -235,13 +235,13 @@ impl LaunchedAgentFactory {
         Ok(())
     }
 
-    /// The control socket in the state directory.
+    /// Opens the control socket in the state directory.
     pub(crate) fn control(&self, host: &AgentHost) -> Result<ControlSocket> {
         let dir = self.state.path();
         ControlSocket::bind(dir, host.clone()).with_context(|| format!("can't listen in `{}`", dir.display()))
     }
 
-    /// Signs what is there and gives the state directory free.
+    /// Signs the last events and releases the state directory.
     pub(crate) async fn close(&self) {
         if let Some(peers) = &self.elsewhere.0 {
             peers.close().await;
@@ -275,7 +275,7 @@ impl LaunchedAgentFactory {
         }
     }
 
-    /// The models of a dry run were paid: the agent's own sums say so.
+    /// Adds the cost of a dry run's models to the agent's own spending.
     async fn count(&self, flag: Option<&Path>, spent: Vec<SpentAmount>) -> Result<()> {
         if spent.is_empty() {
             return Ok(());
@@ -298,8 +298,8 @@ impl LaunchedAgentFactory {
 
 impl AgentFactory for LaunchedAgentFactory {
     fn check<'a>(&'a self, wire: &'a Value) -> BoxFuture<'a, Result<(), InitFailure>> {
-        // A URI, or an object without a `spec`, only names the agent that the client expects; one with a `spec` must be
-        // valid, and then names it as well.
+        // A URI, or an object without a `spec`, only names the agent that the client expects. An object with a `spec` must also be
+        // valid.
         Box::pin(async move {
             if wire.is_string() || names_only(wire) {
                 Ok(())
@@ -320,7 +320,7 @@ impl AgentFactory for LaunchedAgentFactory {
             let (peers, key) = &self.elsewhere;
             parts.options.swarm.token_key = key.clone();
             if let Some(DryState { predictions, .. }) = &self.dry {
-                // Members elsewhere would work in the world.
+                // Members on other hosts would have real effects.
                 return Ok(Kernel::start(predictions.around(parts)).await?);
             }
             parts.options.swarm.signer = self.signer.clone();
@@ -334,17 +334,17 @@ impl AgentFactory for LaunchedAgentFactory {
     }
 }
 
-/// `clawk serve` without a manifest: the one on the wire becomes the agent's.
+/// `clawk serve` without a manifest: the client sends the agent's manifest.
 #[derive(Debug)]
 pub(crate) struct WireAgentFactory {
     config: Config,
     state_flag: Option<PathBuf>,
     root: Option<PathBuf>,
-    /// The state of the agent that runs, or ran last.
+    /// The state of the running agent, or of the last one.
     state: Mutex<Option<OpenState>>,
 }
 
-/// An open state directory and who keeps it.
+/// An open state directory and its keeper.
 #[derive(Debug)]
 struct OpenState {
     state: StateDir,
@@ -372,7 +372,7 @@ impl WireAgentFactory {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The agent's state: the one at hand if it is the same agent's.
+    /// Returns the agent's state. An open state is reused if it belongs to the same agent.
     async fn state_of(&self, blueprint: &ResolvedConfig) -> Result<StateDir> {
         let dir = blueprint.state_dir(self.state_flag.as_deref())?;
         let held = self.lock().take();
@@ -395,7 +395,7 @@ impl WireAgentFactory {
         Ok(state)
     }
 
-    /// Signs what is there and gives the state directory free.
+    /// Signs the last events and releases the state directory.
     pub(crate) async fn close(&self) {
         let held = self.lock().take();
         if let Some(held) = held {
@@ -438,17 +438,17 @@ impl AgentFactory for WireAgentFactory {
     }
 }
 
-/// What a host is made of.
+/// The source of a host's agents.
 #[derive(Debug, Clone)]
 pub(crate) enum AgentSource {
-    /// The manifest that was launched.
+    /// The launched manifest.
     Launched(Arc<LaunchedAgentFactory>),
-    /// The one on the wire.
+    /// The manifest that a client sends.
     Wired(Arc<WireAgentFactory>),
 }
 
 impl AgentSource {
-    /// What makes its agents.
+    /// Returns the factory of its agents.
     pub(crate) fn factory(&self) -> Arc<dyn AgentFactory> {
         match self {
             Self::Launched(launched) => Arc::clone(launched) as _,
@@ -456,7 +456,7 @@ impl AgentSource {
         }
     }
 
-    /// The launched agent, which alone can have other doors than the launcher's.
+    /// Returns the launched agent. Only this one can have entry points other than the launcher's.
     pub(crate) const fn launched(&self) -> Option<&Arc<LaunchedAgentFactory>> {
         match self {
             Self::Launched(launched) => Some(launched),
@@ -464,7 +464,7 @@ impl AgentSource {
         }
     }
 
-    /// Signs what is there and gives the state directory free.
+    /// Signs the last events and releases the state directory.
     pub(crate) async fn close(&self) {
         match self {
             Self::Launched(launched) => launched.close().await,
@@ -473,14 +473,18 @@ impl AgentSource {
     }
 }
 
-/// `{"kind": "Claw", "metadata": {"name": …}}`, as the 0.3.0 wire format's examples send it.
+/// Returns whether the value only names an agent: `{"kind": "Claw", "metadata": {"name": …}}`, as in the examples of the 0.3.0 wire
+/// format.
 fn names_only(wire: &Value) -> bool {
     let named = wire.pointer("/metadata/name").is_some_and(Value::is_string);
     let claw = wire.get("kind").is_some_and(|kind| kind == "Claw");
     claw && named && wire.get("spec").is_none()
 }
 
-/// The manifest on the wire, or everything that is wrong with it.
+/// Reads the client's manifest.
+///
+/// # Errors
+/// All faults of the manifest.
 fn read(wire: &Value, config: &Config, root: Option<&Path>) -> Result<(Manifest, SourceFiles), InitFailure> {
     let options = WireOptions {
         root: root.map(Path::to_owned),
@@ -514,7 +518,7 @@ fn read(wire: &Value, config: &Config, root: Option<&Path>) -> Result<(Manifest,
     Err(InitFailure::Manifest(faults.collect()))
 }
 
-/// A policy file that the manifest refers to fails the tests beside it.
+/// Returns the fault if a policy file of the manifest fails its tests.
 fn untested(loaded: &LoadedDocument) -> Option<ManifestFault> {
     let message = match companion::of_manifest(loaded) {
         Ok(reports) => companion::refusal(&reports)?,

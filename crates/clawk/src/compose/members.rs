@@ -1,4 +1,4 @@
-//! Who the members of a swarm are: Identity documents beside the manifest.
+//! The Identities of a swarm's members: documents beside the manifest.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,15 +12,15 @@ use clawk_swarm::plan::identity_name;
 use crate::config::Config;
 use crate::manifest;
 
-/// The folder beside a manifest in which Identities of members lie.
+/// Folder beside a manifest for members' Identities.
 const FOLDER: &str = "identities";
 
 type MemberIdentities = (BTreeMap<String, Arc<Identity>>, Vec<PathBuf>);
 
-/// The Identities of a swarm's members that lie beside the manifest, by name, and their files.
+/// Reads the Identities beside the manifest, by name, with their files.
 ///
 /// # Errors
-/// One of them is not valid.
+/// An Identity is not valid.
 pub(super) fn identities(manifest: &Manifest, config: &Config) -> Result<MemberIdentities> {
     let mut found = MemberIdentities::default();
     let Some(swarm) = &manifest.swarm else {

@@ -1,4 +1,4 @@
-//! Where stores of memory lie: in the state's database, in folders below `memory` in the state, on a PostgreSQL or a Qdrant server.
+//! The memory stores: in the state's database, in folders below `memory` in the state, on a PostgreSQL or a Qdrant server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -24,10 +24,10 @@ use crate::config::MemoryStore;
 use crate::peers::kept_key;
 use crate::state::kept::{self, Keys, StateDir};
 
-/// Below the state directory: the key that seals where entries came from that an MCP server keeps.
+/// File in the state directory: the key that seals the provenance of entries stored on an MCP server.
 const MARKS: &str = "keys/memory";
 
-/// A tool server as the memory port knows it.
+/// A tool server as the memory port uses it.
 #[derive(Debug)]
 struct McpMemoryKeeper(MemoryServer);
 
@@ -42,7 +42,7 @@ impl CustomStoreServer for McpMemoryKeeper {
 }
 
 impl ResolvedConfig {
-    /// Every store's back end.
+    /// Builds every store's back end.
     pub(super) fn stores(&self, state: &StateDir) -> Arc<dyn Memory> {
         let outside = !matches!(self.origin, Origin::Wire(_));
         let vault = state.vault().cloned().map(Arc::new);
@@ -62,7 +62,7 @@ impl ResolvedConfig {
         Arc::new(stores)
     }
 
-    /// The stores that MCP servers keep; none is started.
+    /// Builds the stores on MCP servers, without starting a server.
     fn custom(&self, state: &Path) -> Result<CustomMemory, String> {
         let host = self
             .tool_host(None, Some(state))
@@ -94,10 +94,10 @@ impl ResolvedConfig {
         Ok(CustomMemory::new(keepers, SealKeyring::new(key)))
     }
 
-    /// The stores that lie on servers, with what looks at them. Nothing is connected yet.
+    /// Builds the stores on servers, with their inspectors. Nothing is connected yet.
     ///
     /// # Errors
-    /// Why one of them can't be had here.
+    /// The reason why a store can't be used here.
     pub(crate) fn on_servers(&self, state: &Path) -> Result<Vec<(Store, Arc<dyn MemoryInspector>)>> {
         let made = |made: Result<Arc<dyn MemoryInspector>, String>| made.map_err(anyhow::Error::msg);
         let mut found = Vec::new();
@@ -130,7 +130,7 @@ impl ResolvedConfig {
         Ok(found)
     }
 
-    /// The scopes of a store that the manifest speaks of.
+    /// Returns the scopes of a store that the manifest names.
     pub(crate) fn scopes_of(&self, store: &Store) -> Vec<String> {
         let identities = std::iter::once(&self.manifest.identity.name).chain(self.identities.keys());
         let doors = ["", "cli", "rpc"].map(str::to_owned);
@@ -161,10 +161,11 @@ impl ResolvedConfig {
         encrypted.map(|store| store.name.clone()).collect()
     }
 
-    /// The key of encrypted stores; `None`: no store is encrypted, or no key is named, which each of them refuses.
+    /// Returns the key of encrypted stores; `None`: no store is encrypted, or no key is named, and then each encrypted store is
+    /// refused.
     ///
     /// # Errors
-    /// The secret is missing or is not a key; for which stores it is.
+    /// The secret is missing or is not a key. The error names the stores.
     pub(super) fn keys(&self) -> Result<Option<Keys>> {
         let stores = self.encrypted();
         let Some(reference) = self.config.settings.memory.encryption_key.as_deref() else {
@@ -202,7 +203,7 @@ impl ResolvedConfig {
         reference.map(resolve).transpose()
     }
 
-    /// The server is connected to at the first question.
+    /// Builds the Qdrant back end. It connects at the first request.
     fn qdrant(&self, key: Result<Option<Secret>, String>) -> Result<QdrantMemory, String> {
         let given = &self.config.settings.qdrant;
         let Some(url) = given.url.clone() else {
@@ -224,8 +225,7 @@ impl ResolvedConfig {
         self.declared_stores().any(is_on_postgres)
     }
 
-    /// What keeps the stores from being served here, as far as a look at the configuration can tell: nothing is connected, and no
-    /// secret is asked for.
+    /// Returns why stores can't be used here, as far as the configuration shows. Nothing is connected, and no secret is asked for.
     pub(super) fn memory_faults(&self) -> Vec<String> {
         let keyless = self.config.settings.memory.encryption_key.is_none();
         let encrypted = self.encrypted().into_iter().filter(|_| keyless);
@@ -236,7 +236,7 @@ impl ResolvedConfig {
             faults.extend(self.postgres_fault().err());
         }
         if self.wants_qdrant() {
-            // As if there were a key, which is not asked for here.
+            // Assumes that there is a key, which is not asked for here.
             let key = self.config.settings.qdrant.secret_ref.as_ref();
             let key = key.map(|name| Secret::new(name.as_str(), "unread"));
             faults.extend(self.qdrant(Ok(key)).err());
@@ -315,11 +315,11 @@ mod connected {
     };
     use crate::config::PostgresTls;
 
-    /// Where the configuration says where the server is.
+    /// The setting with the server's address.
     const URL: &str = "[postgres] url";
 
     impl ResolvedConfig {
-        /// The server is connected to at the first question.
+        /// Builds the PostgreSQL back end. It connects at the first request.
         pub(super) fn postgres(&self, vault: Option<Arc<SealKeyring>>) -> Result<Arc<dyn Memory>, String> {
             Ok(Arc::new(self.on_server(vault)?))
         }

@@ -1,4 +1,4 @@
-//! What the catalogue of models says of a manifest's providers.
+//! Applies the catalogue of models to a manifest's providers.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use clawk_manifest::model::{Manifest, Provider, ProviderProtocol};
 
 use crate::config::Settings;
 
-/// The host that wants the Responses API for the models that the catalogue says it of; gateways have their own ways.
+/// The host for which the catalogue's note about the Responses API holds. Gateways differ.
 const RESPONSES_HOST: &str = "https://api.openai.com/";
 
-/// Puts models in the place of names like `openai:small`.
+/// Replaces names like `openai:small` by models.
 pub(super) fn resolve_aliases(manifest: &mut Manifest, settings: &Settings) {
     for provider in &mut manifest.providers {
         let model = settings.prices.catalogue.resolve(&provider.model).to_owned();
@@ -19,7 +19,7 @@ pub(super) fn resolve_aliases(manifest: &mut Manifest, settings: &Settings) {
     }
 }
 
-/// How each provider is asked.
+/// Returns the request options of each provider.
 pub(super) fn options(manifest: &Manifest, settings: &Settings) -> BTreeMap<String, ModelOptions> {
     let providers = manifest.providers.iter();
     providers
@@ -45,7 +45,7 @@ fn option(provider: &Provider, settings: &Settings) -> ModelOptions {
     options
 }
 
-/// Efforts that models do not have.
+/// Returns faults for effort settings that the model does not support.
 pub(super) fn effort_faults(manifest: &Manifest, settings: &Settings) -> Vec<String> {
     let providers = manifest.providers.iter();
     let faults = providers.filter_map(|provider| {
@@ -59,7 +59,7 @@ pub(super) fn effort_faults(manifest: &Manifest, settings: &Settings) -> Vec<Str
     faults.collect()
 }
 
-/// Models that their vendors shut down soon, or have.
+/// Returns warnings for models that their vendors have shut down or will soon.
 pub(super) fn shutdown_warnings(manifest: &Manifest, settings: &Settings, now: Timestamp) -> Vec<String> {
     let providers = manifest.providers.iter();
     let warnings = providers.filter_map(|provider| {

@@ -1,5 +1,5 @@
-//! The agent's own files (ADR 0025): everything that its start reads, gathered in one place. What a start reads decides what
-//! tools may do, so that no tool may change it; `clawk_plan::own` sees to that.
+//! The agent's own files (ADR 0025): the list of everything that its start reads. These files determine what tools may do, so no
+//! tool may change them; `clawk_plan::own` enforces that.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use crate::companion::companion;
 use crate::config::{self, Config};
 use crate::{out, trust};
 
-/// Endings of arguments that are a program's text; other files that a command names may be its data.
+/// Extensions of arguments that are scripts. Other files that a command names may be its data.
 const SCRIPTS: [&str; 14] = [
     "py", "js", "mjs", "cjs", "ts", "sh", "bash", "rb", "pl", "php", "lua", "jar", "wasm", "r",
 ];
 
-/// What stands in a `clawk.toml` that is made so that no tool can make one.
+/// Content of a `clawk.toml` that clawk creates so that no tool can create one.
 const EMPTY_CONFIG: &str = "# Made by clawk: tools may write in this folder, and a container can keep only what is there from being made by one.\n";
 
-/// The same for tests beside a policy.
+/// Content of a policy test file that clawk creates for the same reason.
 const EMPTY_TESTS: &str = "# Made by clawk: tools may write in this folder, and a container can keep only what is there from being made by one.\ncases: []\n";
 
-/// A manifest with everything it refers to, the folders where its patterns look, and tests beside each of its files, also
-/// where there are none.
+/// Returns the paths of a manifest, of everything it refers to, of the folders in which its patterns search, and of the policy
+/// tests beside its files, even if they do not exist.
 pub(crate) fn of_sources(sources: &SourceFiles) -> Vec<PathBuf> {
     let files = sources.files().map(Path::to_path_buf);
     let tests = sources.files().filter_map(companion);
@@ -39,7 +39,7 @@ pub(crate) fn of_sources(sources: &SourceFiles) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Stores of memory in folders: below `memory` in the state, or where the manifest's paths say.
+/// Returns the folders of memory stores: below `memory` in the state, or at the manifest's paths.
 pub(super) fn folders(
     config: &Config,
     state: &Path,
@@ -55,8 +55,8 @@ pub(super) fn folders(
     })
 }
 
-/// Folders of stores that lie outside of the state: what they hold says of itself where it came from, so that no tool may change
-/// it. A workspace's files are the tools' own.
+/// Returns the folders of stores outside the state. Their entries record their own provenance, so no tool may change them. A
+/// workspace's files belong to the tools.
 fn stores(config: &Config, manifest: &Manifest) -> Vec<PathBuf> {
     let files = folders(config, Path::new("/"), true, None);
     let stores = manifest.memory.iter().flat_map(|memory| &memory.stores);
@@ -68,7 +68,7 @@ fn stores(config: &Config, manifest: &Manifest) -> Vec<PathBuf> {
     stores.filter(outside).filter_map(folder).collect()
 }
 
-/// `clawk.toml` and what it and the manifest name.
+/// Returns `clawk.toml`, and the files that it and the manifest name.
 pub(crate) fn of_config(config: &Config, manifest: &Manifest) -> Vec<PathBuf> {
     let settings = &config.settings;
     let folder = config.folder();
@@ -100,22 +100,22 @@ pub(crate) fn of_config(config: &Config, manifest: &Manifest) -> Vec<PathBuf> {
         read.extend(tls.client_authorities.clone());
     }
     read.extend(stores(config, manifest));
-    // What the record is checked against.
+    // The record is checked against this file.
     read.extend(settings.checkpoints.file.iter().cloned());
     read.extend(settings.audit.file.iter().cloned());
     for provider in &manifest.providers {
         let script = ["script:", "file:", AUTO]
             .iter()
             .find_map(|scheme| provider.endpoint.strip_prefix(scheme))
-            // `auto:` alone names no script, and so not the whole folder.
+            // `auto:` alone names no script, and so must not protect the whole folder.
             .filter(|path| !path.trim_matches('/').is_empty());
         read.extend(script.map(|path| manifest.dir.join(path.strip_prefix("//").unwrap_or(path))));
     }
     read
 }
 
-/// Programs that the agent starts by a path: this very one, executors, servers, with scripts that they are given. Each may
-/// have rights and secrets that the tool which would change it has not.
+/// Returns programs that the agent starts by a path: this program, executors, servers, and the scripts in their arguments. Each may
+/// have rights and secrets that the tools do not have.
 pub(crate) fn programs(config: &Config, manifest: &Manifest, workdir: &Path) -> Vec<PathBuf> {
     let folder = config.folder();
     let mut found: Vec<PathBuf> = std::env::current_exe().into_iter().collect();
@@ -175,14 +175,14 @@ pub(crate) fn programs(config: &Config, manifest: &Manifest, workdir: &Path) -> 
     found
 }
 
-/// A file that an argument names, if it is a program's text.
+/// Returns the file that an argument names, if it is a script.
 fn script(arg: &str, workdir: &Path) -> Option<PathBuf> {
     let path = workdir.join(arg);
     let ending = path.extension()?.to_str()?.to_ascii_lowercase();
     (SCRIPTS.contains(&ending.as_str()) && path.is_file()).then_some(path)
 }
 
-/// All of it, for verbs that start nothing.
+/// Returns all own files, for commands that start nothing.
 pub(crate) fn of(
     file: &Path,
     sources: &SourceFiles,
@@ -200,7 +200,7 @@ pub(crate) fn of(
     })
 }
 
-/// Of a Sandbox alone: its file.
+/// Returns the own files for a Sandbox alone: its file.
 pub(crate) fn of_sandbox(file: &Path) -> Result<RuntimeFiles> {
     Ok(RuntimeFiles {
         state: None,
@@ -208,7 +208,7 @@ pub(crate) fn of_sandbox(file: &Path) -> Result<RuntimeFiles> {
     })
 }
 
-/// As names that mean the same from anywhere. Links stay: each is a place of its own.
+/// Makes paths absolute. Symbolic links are not resolved, because each link is a location of its own.
 pub(crate) fn absolute(read: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
     let mut all = Vec::with_capacity(read.len());
     for path in read {
@@ -224,7 +224,7 @@ pub(crate) fn absolute(read: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// Refuses mounts that say `rw` and of which nothing could be written.
+/// Refuses `rw` mounts in which nothing could be written.
 pub(crate) fn consistent(
     config: &Config,
     manifest: &Manifest,
@@ -255,7 +255,7 @@ pub(crate) fn consistent(
     Ok(())
 }
 
-/// Entries of `denied_paths` that name nothing on this machine, as far as one can say: perhaps they are misspelt.
+/// Returns `denied_paths` entries that match nothing on this machine; they may be misspelt.
 pub(crate) fn denied_in_vain(config: &Config, manifest: &Manifest, workdir: &Path) -> Vec<String> {
     let plan = Plan::compile(manifest.sandbox.as_ref(), &config.settings.sandbox.defaults());
     let denied = plan.filesystem().denied.iter();
@@ -270,10 +270,10 @@ pub(crate) fn denied_in_vain(config: &Config, manifest: &Manifest, workdir: &Pat
         .collect()
 }
 
-/// At level `container`, where only what is there can be covered: makes what a start would read if a tool made it.
+/// Creates missing files that a start would read. Needed at level `container`, which can only protect existing files.
 ///
 /// # Errors
-/// It can't be made; then nothing starts.
+/// A file can't be created. Then nothing starts.
 pub(crate) fn make_missing(plan: &Plan, read: &[PathBuf], workdir: &Path) -> Result<()> {
     if plan.level() != Level::Container {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Before an agent starts: its state is opened, and a sandbox of each level that it needs is started and looked at from inside
-//! (R32). What can't be had here is told before anybody relies on it.
+//! Prepares an agent's start: opens its state, and starts and checks a sandbox of each level that it needs (R32). A missing
+//! capability is reported before anybody relies on it.
 
 use std::path::Path;
 
@@ -11,11 +11,10 @@ use clawk_plan::{Level, Plan, SandboxRefusal};
 use super::{ResolvedConfig, lacks, own};
 
 impl ResolvedConfig {
-    /// Opens the agent's state, and makes sure that its sandbox can be had here. The box of the probe starts while the state is
-    /// being opened and looked at by `check`.
+    /// Opens the agent's state and checks that its sandbox works here. The probe's box starts while `check` examines the state.
     ///
     /// # Errors
-    /// Another process owns the state, it is broken, or it can't be made; [`StartError::Sandbox`]; those of `check`.
+    /// Another process owns the state, the state is damaged, or can't be created; [`StartError::Sandbox`]; the errors of `check`.
     pub(crate) async fn ready(
         &self,
         flag: Option<&Path>,
@@ -35,7 +34,7 @@ impl ResolvedConfig {
             }
             StartError::Sandbox(_) | StartError::Unserved(_) | StartError::Journal(_) => error.into(),
         })?;
-        // Nothing is written in a directory that was refused.
+        // Nothing is written into a refused directory.
         let state = state?;
         if let Some(consent) = &self.consent {
             consent.record(&dir)?;
@@ -43,10 +42,10 @@ impl ResolvedConfig {
         Ok(state)
     }
 
-    /// Starts a sandbox of each level that the agent's tools need (R32). The result is kept for the process.
+    /// Starts a sandbox of each level that the agent's tools need (R32). The result is cached for the process.
     ///
     /// # Errors
-    /// [`StartError::Sandbox`]: the first that this host can't give, why, and the cure.
+    /// [`StartError::Sandbox`]: the first level that this host does not support, the reason, and how to fix it.
     pub(crate) async fn enclosed(&self, state: &Path) -> Result<(), StartError> {
         let launcher = self.launcher(Some(&state.join("cache")));
         let levels = self.levels();
@@ -65,7 +64,7 @@ impl ResolvedConfig {
         Ok(())
     }
 
-    /// What the sandboxes ask for in which tools run, or what stands for none; each once.
+    /// Returns each distinct sandbox plan of the tools, or the default plan for tools without one.
     pub(super) fn declared(&self) -> Vec<Plan> {
         let defaults = self.config.settings.sandbox.defaults();
         let mut seen = Vec::new();
@@ -81,7 +80,7 @@ impl ResolvedConfig {
         plans
     }
 
-    /// The levels that calls will ask for. Without a tool that runs, none.
+    /// Returns the levels that calls will need; empty if no tool runs.
     pub(super) fn levels(&self) -> Vec<Level> {
         let simulated = self.atlases.fallback.as_ref();
         let mut tools = self.manifest.tools.iter();

@@ -1,4 +1,4 @@
-//! `[doors.NAME]`: what holds for who comes by a folder or a queue (R39).
+//! `[doors.NAME]`: settings for requests that arrive over a folder or a queue (R39).
 
 use std::path::PathBuf;
 
@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct DoorsConfig {
-    /// `--dir`.
+    /// Settings of `--dir`.
     pub(crate) dir: DirDoor,
-    /// `--nats`.
+    /// Settings of `--nats`.
     pub(crate) nats: QueueDoor,
-    /// `--redis`.
+    /// Settings of `--redis`.
     pub(crate) redis: QueueDoor,
 }
 
@@ -21,11 +21,11 @@ pub(crate) struct DoorsConfig {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct QueueDoor {
-    /// With which role messages come in: `viewer`, `user` or `admin`.
+    /// Role of the senders: `viewer`, `user` or `admin`.
     pub(crate) role: Role,
-    /// How often a message is tried before it is a dead letter.
+    /// Number of attempts for a message before it becomes a dead letter.
     pub(crate) tries: u64,
-    /// A reference to the broker's password, so that the URL on the command line needs none.
+    /// Reference to the broker's password, so that the URL on the command line needs none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) password_ref: Option<String>,
 }
@@ -44,11 +44,11 @@ impl Default for QueueDoor {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct DirDoor {
-    /// With which role messages come in: `viewer`, `user` or `admin`.
+    /// Role of the senders: `viewer`, `user` or `admin`.
     pub(crate) role: Role,
-    /// Files that `archive/` holds at most; the oldest go. 0: none is kept.
+    /// Largest number of files in `archive/`. The oldest are deleted. 0: no file is kept.
     pub(crate) archived_files: usize,
-    /// The folder that `--dir` names: who writes there talks to the agent, so no tool may.
+    /// The folder that `--dir` names. Tools must not write there, because its files are messages to the agent.
     #[serde(skip)]
     pub(crate) served: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! `[egress]` and `[secrets.NAME]`: where tools may go on this machine, and the secrets that are put in on their way (R37).
+//! `[egress]` and `[secrets.NAME]`: hosts that tools may reach from this machine, and secrets inserted into their requests (R37).
 
 use clawk_egress::HostPattern;
 use serde::{Deserialize, Serialize};
@@ -7,31 +7,31 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct LocalEgressConfig {
-    /// Places inside the own network that tools may reach where the manifest's `allowed_hosts` name them, too: exact names or IP
-    /// literals, best with a port.
+    /// Addresses in the private network that tools may reach if the manifest's `allowed_hosts` also name them: exact names or IP
+    /// literals, preferably with a port.
     pub(crate) allow_private: Vec<HostPattern>,
-    /// Strict: TLS to every allowed host ends at the proxy, so that every request is seen.
+    /// Strict mode: the proxy terminates TLS to every allowed host, so that it sees every request.
     pub(crate) terminate_tls: bool,
 }
 
-/// `[secrets.NAME]`: NAME is the reference that is looked up.
+/// `[secrets.NAME]`, where NAME is the secret's reference.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SecretBinding {
-    /// Tools that get it.
+    /// Tools that may use the secret.
     pub(crate) tools: Vec<String>,
-    /// Hosts that may get it; at port 443 unless an entry names another.
+    /// Hosts that may receive the secret; at port 443 unless the entry has a port.
     pub(crate) hosts: Vec<HostPattern>,
-    /// The header that it is put into.
+    /// The header that carries the secret.
     #[serde(default = "authorization")]
     pub(crate) header: String,
-    /// The variable of the tool that holds its placeholder; NAME when absent.
+    /// The tool's environment variable with the placeholder; NAME if absent.
     #[serde(default)]
     pub(crate) env: Option<String>,
-    /// Put before it where `http-request` and `web-fetch` send the header by themselves.
+    /// Text before the secret in the header, if `http-request` and `web-fetch` add the header themselves.
     #[serde(default)]
     pub(crate) prefix: String,
-    /// It may also go over plain HTTP.
+    /// The secret may be sent over plain HTTP.
     #[serde(default)]
     pub(crate) plain_http: bool,
 }

@@ -1,4 +1,4 @@
-//! `[postgres]`: the server of the stores that say `backend: postgresql` or `pgvector`.
+//! `[postgres]`: the server of stores with `backend: postgresql` or `pgvector`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,26 +9,26 @@ use serde::{Deserialize, Serialize, Serializer};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct PostgresConfig {
-    /// Where the server is, without a password.
+    /// URL of the server, without a password.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) url: Option<ServerUrl>,
-    /// A reference to the password; without `url`, to the whole URL.
+    /// Reference to the password; without `url`, to the whole URL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) secret_ref: Option<String>,
-    /// Who the server must prove to be.
+    /// How the server's identity is verified.
     pub(crate) tls: PostgresTlsMode,
-    /// PEM certificates of the authorities that count instead of the platform's; relative to the file's folder.
+    /// PEM file of certificate authorities that replace the platform's; relative to the file's folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ca_file: Option<PathBuf>,
-    /// Our tables' schema.
+    /// Schema of clawk's tables.
     pub(crate) schema: String,
-    /// Connections open at once, at most.
+    /// Largest number of open connections.
     pub(crate) connections: usize,
-    /// How long a connection, or a place among them, is waited for.
+    /// Time limit for a connection, or for a free place in the pool, in milliseconds.
     pub(crate) connect_timeout_ms: u64,
-    /// How long one operation may take.
+    /// Time limit for one operation, in milliseconds.
     pub(crate) operation_timeout_ms: u64,
-    /// The extension `vector` compares vectors where the database has it, or lets us add it.
+    /// The extension `vector` compares vectors, if the database has it or allows adding it.
     pub(crate) pgvector: bool,
 }
 
@@ -48,33 +48,33 @@ impl Default for PostgresConfig {
     }
 }
 
-/// `tls`.
+/// How the server's identity is verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum PostgresTlsMode {
-    /// Its certificate comes from a known authority and names the host.
+    /// The certificate comes from a known authority and names the host.
     VerifyFull,
-    /// Its certificate comes from an authority in `ca_file`.
+    /// The certificate comes from an authority in `ca_file`.
     VerifyCa,
-    /// No encryption; on this machine only.
+    /// No encryption. Only for a server on this machine.
     Disable,
 }
 
-/// A URL that is shown without what might be a password in it.
+/// A URL whose display hides a possible password.
 #[derive(Clone, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct ServerUrl(String);
 
 impl ServerUrl {
-    /// From a command line.
+    /// Makes it from a command-line argument.
     pub(crate) fn of(url: &str) -> Self {
         Self(url.to_owned())
     }
 
-    /// The URL, for the connection.
+    /// Returns the URL for a connection.
     ///
     /// # Errors
-    /// It holds a password, which belongs to a secret.
+    /// The URL holds a password, which belongs into a secret.
     pub(crate) fn plain(&self) -> Result<&str, String> {
         let user = self.user().unwrap_or_default();
         if user.contains(':') || self.0.contains("password=") {
@@ -87,7 +87,7 @@ impl ServerUrl {
         Ok(&self.0)
     }
 
-    /// What stands before the last `@` of the place.
+    /// Returns the part before the last `@` of the authority.
     fn user(&self) -> Option<&str> {
         let (_, rest) = self.0.split_once("://")?;
         rest.rsplit_once('@').map(|(user, _)| user)

@@ -1,4 +1,4 @@
-//! `[qdrant]`: the server of the stores that say `backend: qdrant`.
+//! `[qdrant]`: the server of stores with `backend: qdrant`.
 
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize, Serializer};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct QdrantConfig {
-    /// The base address of its HTTP API, without a password.
+    /// Base URL of its HTTP API, without a password.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "shown")]
     pub(crate) url: Option<String>,
-    /// A reference to its API key.
+    /// Reference to its API key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) secret_ref: Option<String>,
-    /// How the names of our collections begin.
+    /// Prefix of clawk's collections.
     pub(crate) prefix: String,
-    /// How long a connection is waited for.
+    /// Time limit for a connection, in milliseconds.
     pub(crate) connect_timeout_ms: u64,
-    /// How long one request may take.
+    /// Time limit for one request, in milliseconds.
     pub(crate) operation_timeout_ms: u64,
 }
 
-/// One with a password in it is refused, but it is shown before that.
+/// Hides a password. A URL with one is refused, but may be shown before.
 fn shown<S: Serializer>(url: &Option<String>, to: S) -> Result<S::Ok, S::Error> {
     match url {
         Some(url) if url.contains('@') => to.serialize_str("(hidden)"),

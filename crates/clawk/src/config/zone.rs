@@ -1,4 +1,4 @@
-//! `timezone`: where the agent's people are, by an IANA name.
+//! `timezone`: the time zone of the agent's users, as an IANA name.
 
 use jiff::tz::TimeZone;
 use serde::{Deserialize as _, Deserializer};
@@ -6,15 +6,15 @@ use serde::{Deserialize as _, Deserializer};
 use super::Settings;
 
 impl Settings {
-    /// The zone in which the agent is told the time: the one given, else the host's, else UTC.
+    /// Returns the agent's time zone: the given one, else the host's, else UTC.
     pub(crate) fn zone(&self) -> TimeZone {
         let given = self.timezone.as_deref().and_then(|name| TimeZone::get(name).ok()); // silent-ok: judged when the file was read
-        // silent-ok: a host that names no zone is in UTC
+        // silent-ok: a host without a time zone uses UTC
         given.unwrap_or_else(|| TimeZone::try_system().unwrap_or(TimeZone::UTC))
     }
 }
 
-/// Reads a zone's name.
+/// Deserialises and checks a time zone's name.
 pub(super) fn known<'de, D: Deserializer<'de>>(given: D) -> Result<Option<String>, D::Error> {
     let name = Option::<String>::deserialize(given)?;
     if let Some(name) = &name

@@ -1,4 +1,5 @@
-//! What a dry run found: every call with its verdict and its prediction, for people, as JSON, and as a plan that a person approves.
+//! The report of a dry run: every call with its verdict and its prediction. It is printed for people, written as JSON, and used as
+//! a plan that a person approves.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,73 +15,73 @@ use serde_json::{Map, Value};
 use super::CallPredictions;
 use crate::out::{self, TerminalStyle};
 
-/// The version of the report's form.
+/// Version of the report's format.
 const FORM: u32 = 1;
-/// The largest report that is read, bytes.
+/// Largest report that is read, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// A dry run's report. Its JSON is what `--plan` takes.
+/// A dry run's report. `--plan` takes its JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct DryRunReport {
-    /// Version of this form.
+    /// Version of the format.
     pub(crate) dry_run: u32,
-    /// The manifest, resolved, and the SHA-256 of its file.
+    /// The manifest's resolved path and the SHA-256 of its file.
     pub(crate) manifest: PathBuf,
     pub(crate) manifest_hash: String,
-    /// What was said to the agent.
+    /// The message to the agent.
     pub(crate) message: String,
-    /// What it answered.
+    /// The agent's answer.
     pub(crate) answer: String,
     /// `answered`, `cancelled` or `failed`, and why.
     pub(crate) end: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
-    /// In the order in which the model asked.
+    /// The calls, in the order in which the model made them.
     pub(crate) steps: Vec<DryRunStep>,
-    /// Calls that were answered with a prediction.
+    /// Number of calls that were predicted.
     pub(crate) predicted: usize,
-    /// Calls that ran, because they only read.
+    /// Number of calls that ran, because they only read.
     pub(crate) read: usize,
-    /// Calls that were refused.
+    /// Number of calls that were refused.
     pub(crate) refused: usize,
-    /// Tokens of the models, which the dry run did spend.
+    /// Model tokens that the dry run really used.
     pub(crate) tokens: u64,
 }
 
 /// One call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct DryRunStep {
-    /// From 1.
+    /// Number of the step, from 1.
     pub(crate) number: usize,
     pub(crate) tool: String,
     pub(crate) arguments: Map<String, Value>,
-    /// SHA-256 of the arguments' canonical JSON; where the call was predicted.
+    /// SHA-256 of the arguments' canonical JSON; only for a predicted call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) parameters_hash: Option<String>,
     /// `predicted`, `read` or `refused`.
     pub(crate) outcome: String,
-    /// The policy's verdict, as in the trace.
+    /// The policy's verdict, in the form of the trace.
     pub(crate) verdict: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rule_id: Option<String>,
-    /// What refused it.
+    /// The part of the runtime that refused it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) refused_by: Option<String>,
-    /// A person is asked about it in a real run: why.
+    /// Why a real run would ask for approval; `None`: it would not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) asks: Option<String>,
-    /// What it is expected to cost, where anything is known.
+    /// The expected cost, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cost: Option<String>,
     /// SHA-256 of the text that the person would read: the diff, the request, the command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sheet_hash: Option<String>,
-    /// What it would do.
+    /// The predicted effects.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) prediction: Vec<String>,
 }
 
-/// Gathers the report from what the session tells.
+/// Collects the report from the session's notices.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     predictions: CallPredictions,
@@ -167,7 +168,7 @@ impl Recorder {
         self.questions.insert(question.request_id.clone(), asked);
     }
 
-    /// The report of a turn that has ended.
+    /// Returns the report of an ended turn.
     pub(crate) fn report(&self, manifest: &Path, message: &str) -> Result<DryRunReport> {
         let (manifest, manifest_hash) = identity(manifest)?;
         let mut steps = Vec::new();
@@ -218,7 +219,7 @@ impl Recorder {
     }
 }
 
-/// The manifest's resolved path and the digest of what stands there.
+/// Returns the manifest's resolved path and the digest of its content.
 fn identity(manifest: &Path) -> Result<(PathBuf, String)> {
     let failed = || format!("can't read `{}`", manifest.display());
     let path = manifest.canonicalize().with_context(failed)?;
@@ -230,7 +231,7 @@ impl DryRunReport {
     /// Reads a report that `clawk run --dry-run --report FILE` wrote for this manifest.
     ///
     /// # Errors
-    /// It is no report, or the manifest is another one or has changed since.
+    /// The file is not a report, or belongs to another manifest or an older version of it.
     pub(crate) fn read(file: &Path, manifest: &Path) -> Result<Self> {
         let failed = || format!("can't read the report `{}`", file.display());
         if fs::metadata(file).with_context(failed)?.len() > MAX_BYTES {
@@ -254,7 +255,7 @@ impl DryRunReport {
         Ok(report)
     }
 
-    /// As text.
+    /// Prints the report as text.
     ///
     /// # Errors
     /// Standard output can't be written.
@@ -309,10 +310,10 @@ impl DryRunReport {
     }
 }
 
-/// A report that a person approved: each of its questions is answered once, if it is the very same.
+/// A report that a person approved. It answers each of its requests once, if a request is identical.
 #[derive(Debug)]
 pub(crate) struct ApprovedPlan {
-    /// Tool, digest of the shown text.
+    /// Remaining approvals, by tool and digest of the shown text.
     left: BTreeMap<(String, String), usize>,
 }
 
@@ -328,7 +329,7 @@ impl ApprovedPlan {
         Self { left }
     }
 
-    /// Whether the person approved exactly this; then once less.
+    /// Returns whether the person approved exactly this request. If so, uses up one approval.
     pub(crate) fn takes(&mut self, question: &ApprovalQuestion) -> bool {
         let key = (question.tool.clone(), question.sheet.digest().to_hex());
         match self.left.get_mut(&key) {

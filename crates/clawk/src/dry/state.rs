@@ -1,4 +1,4 @@
-//! A copy of an agent's state for a dry run: what it remembers and what it spent, and nothing that it could change.
+//! Copies an agent's state for a dry run: its memory and its spending. The original state is never changed.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,16 +10,16 @@ use tempfile::TempDir;
 use crate::state::kept::{self, Options, StateDir};
 use crate::state::server::StateServer;
 
-/// The largest state that is copied, bytes.
+/// Largest state that is copied, in bytes.
 const MAX_BYTES: u64 = 2 << 30;
-/// Folders that a dry run makes anew where it needs them.
+/// Folders that are not copied. A dry run creates them if needed.
 const LEFT_OUT: [&str; 3] = ["cache", "undo", "keys"];
-/// The file of a directory that names the server of its state: the copy is a state of its own.
+/// The file of a directory that names the state's server. It is not copied, because the copy is a separate state.
 const SERVER: &str = "postgres.json";
-/// The state below the folder of a dry run.
+/// The folder of the state within the dry run's folder.
 const STATE: &str = "state";
 
-/// The dry run's folder, which goes when it is dropped, and the state in it.
+/// The dry run's folder, which is deleted when dropped, and the path of the state in it.
 type DryRunCopy = (TempDir, PathBuf);
 
 fn folder() -> Result<DryRunCopy> {
@@ -31,10 +31,10 @@ fn folder() -> Result<DryRunCopy> {
     Ok((folder, state))
 }
 
-/// A folder of its own with a copy of what the server keeps now, and of the files in `beside`. Hosts may go on serving it.
+/// Makes a folder with a copy of the server's current state, and of the files in `beside`. Hosts may use the state meanwhile.
 ///
 /// # Errors
-/// The server is away, the key of encrypted stores is missing or wrong, or the state is too large.
+/// The server can't be reached, the key of encrypted stores is missing or wrong, or the state is too large.
 pub(crate) async fn copy_server(server: StateServer, beside: &Path) -> Result<DryRunCopy> {
     let (folder, state) = folder()?;
     let to = state.clone();
@@ -50,10 +50,10 @@ pub(crate) async fn copy_server(server: StateServer, beside: &Path) -> Result<Dr
     Ok((folder, state))
 }
 
-/// A folder of its own with a copy of the state in `from`, where there is one. Nobody may work on it meanwhile.
+/// Makes a folder with a copy of the state in `from`, if there is one. No process may use the state meanwhile.
 ///
 /// # Errors
-/// Another process owns the state, it is too large, or it can't be copied.
+/// Another process owns the state, the state is too large, or it can't be copied.
 pub(crate) fn copy(from: &Path) -> Result<DryRunCopy> {
     let (folder, to) = folder()?;
     if !from.join("state.db").is_file() {

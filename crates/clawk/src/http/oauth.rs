@@ -1,4 +1,4 @@
-//! `[http.oauth]`: an authorization server whose tokens the listener takes; `[http] push_hosts`.
+//! `[http.oauth]`: an authorization server whose tokens the listener accepts; `[http] push_hosts`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,22 +19,22 @@ use crate::peers::kept_key;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OAuthConfig {
-    /// The issuer, exactly as it stands in its tokens.
+    /// The issuer, exactly as in its tokens.
     pub(crate) issuer: String,
-    /// This server's public address: tokens must be made for it, or for one of its doors.
+    /// This server's public URL. A token's audience must be this URL or the URL of one entry point.
     pub(crate) resource: String,
-    /// Other audiences that are taken.
+    /// Other accepted audiences.
     #[serde(default)]
     pub(crate) audiences: Vec<String>,
-    /// Where the issuer's keys are. Absent: where the issuer's metadata says.
+    /// URL of the issuer's keys. Absent: the URL in the issuer's metadata.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) jwks: Option<String>,
-    /// Signatures that are taken.
+    /// Accepted signature algorithms.
     #[serde(default = "algorithms")]
     pub(crate) algorithms: Vec<JwtAlgorithm>,
-    /// What a scope of a token allows here.
+    /// Maps a scope of a token to permissions here.
     pub(crate) scopes: BTreeMap<String, Vec<Scope>>,
-    /// Tokens are asked about instead of being verified here.
+    /// Tokens are checked by introspection instead of by their signature.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) introspection: Option<IntrospectionConfig>,
 }
@@ -43,11 +43,11 @@ pub(crate) struct OAuthConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct IntrospectionConfig {
-    /// The endpoint (RFC 7662).
+    /// The endpoint's URL (RFC 7662).
     pub(crate) url: String,
-    /// By which this server is known there.
+    /// This server's client id at the endpoint.
     pub(crate) client_id: String,
-    /// A reference to the client's secret.
+    /// Reference to the client's secret.
     pub(crate) secret_ref: String,
 }
 
@@ -56,10 +56,10 @@ fn algorithms() -> Vec<JwtAlgorithm> {
 }
 
 impl OAuthConfig {
-    /// What takes its tokens. Nothing is asked of the issuer yet.
+    /// Builds the token verifier. The issuer is not contacted yet.
     ///
     /// # Errors
-    /// An address is not one, or is not safe; nothing would be allowed; the secret is not known.
+    /// A URL is not valid or not safe, no scope allows anything, or the secret is not known.
     pub(crate) fn open(&self, secrets: &SecretResolver) -> Result<OAuth> {
         let jwks = self.jwks.as_deref().map(|text| safe("jwks", text)).transpose()?;
         safe("issuer", &self.issuer)?;
@@ -90,7 +90,7 @@ impl OAuthConfig {
     }
 }
 
-/// An address that nobody on the way can change: https, or this machine.
+/// Parses a URL that nobody can intercept: https, or this machine.
 fn safe(name: &str, text: &str) -> Result<Url> {
     let url = Url::parse(text).with_context(|| format!("`{name}` is not a URL"))?;
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
@@ -105,13 +105,13 @@ fn safe(name: &str, text: &str) -> Result<Url> {
     }
 }
 
-/// What sends push notifications, where hosts for them are named. `private`: places inside the own network that the operator
-/// opens; a receiver there must be named in both lists.
+/// Builds the sender of push notifications, if hosts are configured. `private`: addresses in the private network that the operator
+/// allows; such a receiver must be in both lists.
 ///
-/// What receivers are owed is kept below `state`, sealed.
+/// Undelivered notifications are stored encrypted below `state`.
 ///
 /// # Errors
-/// Root certificates are not usable; what is owed can't be kept.
+/// The root certificates are not usable, or undelivered notifications can't be stored.
 pub(crate) fn push(
     hosts: &[HostPattern],
     private: &[HostPattern],

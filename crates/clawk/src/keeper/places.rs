@@ -1,5 +1,5 @@
-//! Second places for signed heads: a file, a webhook. What is not there yet is known by the journal, so that nothing waits in
-//! memory and nothing is lost by a restart.
+//! Second places for signed heads: a file, a webhook. The journal stores what each place has received, so nothing waits in memory
+//! and a restart loses nothing.
 
 use std::fs;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -21,21 +21,21 @@ use super::StateKeeperShared;
 /// Names in the journal's table of deliveries.
 pub(super) const FILE: &str = "file";
 const WEBHOOK: &str = "webhook";
-/// Heads that are in memory at a time.
+/// Number of heads in memory at a time.
 const PORTION: usize = 16;
-/// Bytes at the file's end in which its last tree head must lie: a head has at most 257 lines.
+/// Length of the file's end in which its last tree head must be found, in bytes. A head has at most 257 lines.
 const TAIL_BYTES: u64 = 256 * 1024;
-/// Pauses of a webhook that fails: the first, and the longest.
+/// First and longest delay of a failing webhook.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 
-/// Takes a head.
+/// A destination for signed heads.
 pub(super) trait HeadSink: Send + Sync {
     fn put<'a>(&'a self, head: &'a StoredHead) -> BoxFuture<'a, Result<()>>;
 }
 
-/// Brings a place up to date; `false`: it failed, and that is counted and said.
+/// Delivers the missing heads to a place. Returns `false` if it failed; the failure is counted and logged.
 pub(super) async fn carry(state: &StateDir, name: &'static str, place: &dyn HeadSink) -> bool {
     let mut delivery = match known(state, name) {
         Ok(delivery) => delivery,
@@ -91,7 +91,7 @@ fn known(state: &StateDir, name: &str) -> Result<Delivery> {
     Ok(known.map(|(_, delivery)| delivery).unwrap_or_default())
 }
 
-/// A file on another disk, or one that can only be appended to.
+/// A file on another disk, or an append-only file.
 #[derive(Debug, Clone)]
 pub(super) struct HeadFile(PathBuf);
 
@@ -100,7 +100,7 @@ impl HeadFile {
         Self(path)
     }
 
-    /// The last head there must be one of this journal: else an older state was put back, or another one.
+    /// Checks that the last head in the file belongs to this journal. Otherwise an older or another state was restored.
     pub(super) fn check(&self, state: &StateDir) -> Result<()> {
         let shown = self.0.display();
         let Some(size) = self
@@ -136,7 +136,7 @@ impl HeadFile {
         let mut tail = Vec::new();
         file.take(TAIL_BYTES).read_to_end(&mut tail)?;
         let tail = String::from_utf8_lossy(&tail);
-        // silent-ok: a half line at the beginning of the tail, or at the end after a power failure
+        // silent-ok: a half line at the beginning of the tail, or at its end after a power failure
         let mut lines = tail
             .lines()
             .rev()
@@ -164,7 +164,7 @@ impl HeadSink for HeadFile {
     }
 }
 
-/// An address that takes heads as JSON Lines; any 2xx is a yes.
+/// A URL that receives heads as JSON Lines. Any 2xx status means success.
 #[derive(Debug)]
 pub(super) struct HeadWebhook {
     url: Url,
@@ -184,7 +184,7 @@ impl HeadWebhook {
         Ok(Self { url, client })
     }
 
-    /// Posts what is signed, again and again where it fails, and once at the end.
+    /// Posts signed heads, repeats failed deliveries, and posts once more at the end.
     pub(super) async fn serve(self, shared: Arc<StateKeeperShared>, over: CancellationToken) {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -202,7 +202,7 @@ impl HeadWebhook {
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
             if over.is_cancelled() {
-                // The last head is signed at the same time; without one there is nothing to wait for.
+                // The last head is signed at the same time. Without one there is nothing to wait for.
                 let _none = tokio::time::timeout(Duration::from_secs(2), shared.signed.notified()).await; // silent-ok: as said
                 carry(&shared.state, WEBHOOK, &self).await;
                 return;

@@ -1,4 +1,4 @@
-//! By what a member is reached, for people and `clawk swarm status`.
+//! How a member is reached, for people and `clawk swarm status`.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +8,20 @@ use clawk_swarm::plan::identity_name;
 
 use super::{PeerAddress, PeerConfig};
 
-/// By what a member is reached, and where it is.
+/// How and where a member is reached.
 #[derive(Debug)]
 pub(crate) struct MemberBinding {
     /// `in-process`, a key of `[peers.NAME]`, or the Swarm's `backend`.
     pub(crate) way: String,
-    /// `local`, the host of an address, or `any` of the hosts of a bus.
+    /// `local`, the host of an address, or `any` host of a bus.
     pub(crate) host: String,
 }
 
-/// The host of a member that any host of a bus may be.
+/// The value for a member that may run on any host of a bus.
 pub(crate) const ANY: &str = "any";
 
 impl MemberBinding {
-    /// In this process.
+    /// Returns the binding of a member in this process.
     pub(crate) fn here() -> Self {
         Self {
             way: "in-process".to_owned(),
@@ -29,13 +29,13 @@ impl MemberBinding {
         }
     }
 
-    /// It works in this process.
+    /// Returns whether the member runs in this process.
     pub(crate) fn is_here(&self) -> bool {
         self.way == "in-process"
     }
 }
 
-/// How the identity of this reference is reached.
+/// Returns how the identity of this reference is reached.
 pub(crate) fn binding(peers: &BTreeMap<String, PeerConfig>, swarm: &Swarm, reference: &str) -> MemberBinding {
     let of = |way: &str, host: &str| MemberBinding {
         way: way.to_owned(),

@@ -1,5 +1,5 @@
-//! What an agent keeps, as the verbs read and change it. This is the one module of the binary that names the store (`cargo xtask tidy`
-//! sees to it): whatever keeps a state in another way comes in here, and no verb knows.
+//! Access of the commands to an agent's state. This is the only module of the program that names the store (checked by `cargo xtask
+//! tidy`). Another kind of store is added here, and no command changes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,8 +30,8 @@ pub(crate) use clawk_store::{StateDir, StateDirReader as StateReader};
 #[cfg(feature = "postgres")]
 pub(crate) use super::postgres::{StateDir, StateReader};
 
-/// Reads for who only shows: from the replica of a server (`[state] read_url`), where one is named. What it has may be older than what the
-/// server has: who decides by what it reads, or writes afterwards, opens a [`StateReader`] itself.
+/// Opens a state for display only: on the replica of a server (`[state] read_url`), if one is named. The replica may be behind. A
+/// command that decides by what it reads, or writes afterwards, must open a [`StateReader`] itself.
 ///
 /// # Errors
 /// There is no state, or it can't be read.
@@ -42,10 +42,10 @@ pub(crate) fn read_only(dir: impl AsRef<Path>) -> Result<StateReader, StateError
     StateReader::open(dir)
 }
 
-/// The public key of the host that keeps its state there. The key is made when there is none and nothing was signed yet.
+/// Returns the public key of the host with this state directory. Creates the key if there is none and nothing was signed yet.
 ///
 /// # Errors
-/// It can't be read or made, or the key that signed the journal is gone.
+/// The key can't be read or made, or the key that signed the journal is missing.
 pub(crate) fn host_key(dir: &Path) -> Result<PublicKey> {
     if let Some(key) = public_key(dir)? {
         return Ok(key);
@@ -59,43 +59,44 @@ pub(crate) fn host_key(dir: &Path) -> Result<PublicKey> {
     Ok(clawk_store::signer_of(dir)?.public())
 }
 
-/// What happens where other hosts serve the same state on a server.
+/// What to do if other hosts serve the same state on a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SharingPolicy {
-    /// It is refused.
+    /// Refuse to open the state.
     Refused,
-    /// All serve at the same time.
+    /// Serve it at the same time.
     Shares,
-    /// This host joins the others for a moment; one that has the agent alone is not waited for.
+    /// Join the other hosts briefly. If one host has the state alone, do not wait for it.
     Joins,
 }
 
-/// A state directory with what a server keeps now, while hosts may serve it.
+/// Copies a server's current state to a directory, while hosts may serve it.
 ///
 /// # Errors
-/// It is larger than `most` bytes, the server is away, or the key of encrypted stores is missing or wrong.
+/// The state is larger than `most` bytes, the server can't be reached, or the key of encrypted stores is missing or wrong.
 #[cfg(feature = "postgres")]
 pub(crate) fn copy_of_server(server: &StateServer, to: &Path, most: u64) -> Result<()> {
     super::moving::copy_of_server(server, to, most)
 }
 
-/// Stores on a server, each with what looks at it.
+/// Stores on a server, each with its inspector.
 pub(crate) type InspectedStores = Vec<(Store, Arc<dyn MemoryInspector>)>;
 
-/// The stores of a state on a server, with what looks at them; with the state open, they can be changed. `None`: the state lies in its
-/// directory.
+/// Returns the stores of a state on a server, with their inspectors. With the open state they can be changed. `None`: the state is
+/// in its directory.
 ///
 /// # Errors
-/// The server is away.
+/// The server can't be reached.
 #[cfg(feature = "postgres")]
 pub(crate) fn on_server(reader: &StateReader, state: Option<&StateDir>) -> Result<Option<InspectedStores>> {
     Ok(super::postgres::stores(reader, state)?)
 }
 
-/// Serves what a server keeps.
+/// Opens a state on a server for serving.
 ///
 /// # Errors
-/// Another host has it alone, it is broken, the key of encrypted stores is missing or wrong, or the server is away.
+/// Another host has the state alone, it is damaged, the key of encrypted stores is missing or wrong, or the server can't be
+/// reached.
 #[cfg(feature = "postgres")]
 pub(crate) async fn serve(
     dir: &Path,
@@ -109,7 +110,7 @@ pub(crate) async fn serve(
     Ok(opened.await??)
 }
 
-/// Nothing can begin once the lease is lost.
+/// Wraps the dependencies so that nothing can begin after the lease is lost.
 #[cfg(feature = "postgres")]
 pub(crate) fn around(parts: AgentDependencies, state: &StateDir) -> AgentDependencies {
     super::postgres::around(parts, state)
@@ -118,19 +119,19 @@ pub(crate) fn around(parts: AgentDependencies, state: &StateDir) -> AgentDepende
 /// Called before each start of the agent.
 ///
 /// # Errors
-/// The server is away, or another host has the agent alone.
+/// The server can't be reached, or another host has the agent alone.
 #[cfg(feature = "postgres")]
 pub(crate) async fn begin(state: &StateDir) -> Result<()> {
     Ok(state.begin().await?)
 }
 
-/// The journal for what outlives a start of the agent.
+/// Returns the journal for components that outlive a run of the agent.
 #[cfg(feature = "postgres")]
 pub(crate) fn lasting_journal(state: &StateDir) -> Arc<dyn Journal> {
     state.lasting_journal()
 }
 
-/// Whether hosts share it, and whether this host does what one of them alone may do.
+/// Returns whether hosts share the state, and whether this host is the leader.
 #[cfg(feature = "postgres")]
 pub(crate) fn sharing(state: &StateDir) -> SharingStatus {
     SharingStatus {
@@ -139,26 +140,26 @@ pub(crate) fn sharing(state: &StateDir) -> SharingStatus {
     }
 }
 
-/// See [`sharing`].
+/// The result of [`sharing`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharingStatus {
     pub(crate) shared: bool,
     pub(crate) leads: bool,
 }
 
-/// Ends when this host may not go on serving its state.
+/// Completes when this host must stop serving its state.
 #[cfg(feature = "postgres")]
 pub(crate) async fn served(state: &StateDir, host: &AgentHost) {
     super::postgres::served(state, host).await;
 }
 
-/// Another host has it.
+/// Returns whether another host has taken over the state.
 #[cfg(feature = "postgres")]
 pub(crate) fn is_fenced(state: &StateDir) -> bool {
     state.is_fenced()
 }
 
-/// It lies on a server, whose files are the server's own matter.
+/// Returns whether the state is on a server. The server's files are its operator's responsibility.
 #[cfg(feature = "postgres")]
 pub(crate) fn is_on_server(state: &StateDir) -> bool {
     state.is_on_server()
@@ -235,45 +236,45 @@ pub(crate) use left_out::{
     sharing,
 };
 
-/// What `clawk state info` prints.
+/// The output of `clawk state info`.
 #[derive(Debug, Serialize)]
 pub(crate) struct StateInfo {
     /// `sqlite` or `postgres`.
     pub(crate) kind: &'static str,
-    /// The tables' version.
+    /// Version of the tables.
     pub(crate) schema: i64,
-    /// Events in the journal.
+    /// Number of events in the journal.
     pub(crate) events: u64,
-    /// Hosts that were seen.
+    /// Hosts that have used the state.
     pub(crate) hosts: Vec<HostInfo>,
-    /// Who holds what.
+    /// Current and past leases.
     pub(crate) leases: Vec<LeaseInfo>,
 }
 
-/// A host that was seen.
+/// A host that has used the state.
 #[derive(Debug, Serialize)]
 pub(crate) struct HostInfo {
     pub(crate) host: String,
     pub(crate) pid: i64,
-    /// How long ago, milliseconds.
+    /// Time since the host was last seen, in milliseconds.
     pub(crate) seen_ms: i64,
 }
 
 /// A lease.
 #[derive(Debug, Serialize)]
 pub(crate) struct LeaseInfo {
-    /// `*`: all sessions.
+    /// The session, or `*` for all sessions.
     pub(crate) session: String,
     pub(crate) host: String,
     pub(crate) epoch: i64,
-    /// How long it still holds, milliseconds; `None`: it was given up.
+    /// Remaining time of the lease, in milliseconds; `None`: it was given up.
     pub(crate) expires_ms: Option<i64>,
 }
 
-/// What keeps the state, and who serves it.
+/// Returns how the state is stored, and which hosts serve it.
 ///
 /// # Errors
-/// It can't be read.
+/// The state can't be read.
 pub(crate) fn info(dir: &Path) -> Result<StateInfo> {
     #[cfg(feature = "postgres")]
     if let Some(server) = StateServer::of(dir)? {
@@ -291,19 +292,19 @@ pub(crate) fn info(dir: &Path) -> Result<StateInfo> {
 /// The database of a state directory.
 const DATABASE: &str = "state.db";
 
-/// Something is kept there, or the directory names the server that keeps it.
+/// Returns whether the directory holds a state, or names the server that does.
 pub(crate) fn holds_state(dir: &Path) -> bool {
     dir.join(DATABASE).is_file() || StateServer::of(dir).is_ok_and(|found| found.is_some())
 }
 
-/// Keys of encrypted stores that this process has found, by their references.
+/// Keys of encrypted stores that this process has found, by reference.
 static KEYS: Mutex<BTreeMap<String, SealKey>> = Mutex::new(BTreeMap::new());
 
-/// What `--config` names, once for the whole program.
+/// The file that `--config` names, set once for the whole program.
 static CONFIG: OnceLock<PathBuf> = OnceLock::new();
 
-/// Whoever opens a state directory without its agent finds the key by the reference that is written in it. `config`: the configuration
-/// that `--config` names.
+/// Sets how a state directory's key is found without its agent: by the reference written in the directory. `config`: the file that
+/// `--config` names.
 pub(crate) fn find_keys(config: Option<&Path>) {
     if let Some(config) = config {
         let _ = CONFIG.set(config.to_owned()); // silent-ok: this is called once
@@ -311,22 +312,23 @@ pub(crate) fn find_keys(config: Option<&Path>) {
     clawk_store::find_keys_by(find_key);
 }
 
-/// [`key`], for whoever opens a state.
+/// Calls [`key`] for code that opens a state.
 pub(crate) fn find_key(reference: &str) -> Result<SealKey, String> {
     key(reference).map_err(|error| format!("{error:#}"))
 }
 
-/// The agent's own configuration gave this key.
+/// Stores a key that the agent's own configuration gave.
 pub(crate) fn remember_key(reference: &str, key: &SealKey) {
     let mut keys = KEYS.lock().unwrap_or_else(PoisonError::into_inner);
     keys.insert(reference.to_owned(), key.clone());
 }
 
-/// The key of this reference: from the environment, `$CLAW_SECRETS_DIR`, or the secrets store of what `--config` names, else of the
-/// user's own configuration. What a folder's `clawk.toml` names is never asked: a state directory may have come with the folder.
+/// Returns the key of this reference: from the environment, `$CLAW_SECRETS_DIR`, or the secrets store of the file that `--config`
+/// names, else of the user's own configuration. A folder's `clawk.toml` is never used, because the state directory may have come
+/// with the folder.
 ///
 /// # Errors
-/// It is not found, or is not a key.
+/// The key is not found, or is not valid.
 pub(crate) fn key(reference: &str) -> Result<SealKey> {
     let known = KEYS
         .lock()

@@ -1,7 +1,7 @@
-//! `clawk state move`: a whole state from one place to another, SQLite or PostgreSQL on either side (R48).
+//! `clawk state move`: moves a whole state between places, each SQLite or PostgreSQL (R48).
 //!
-//! The order makes a cut-off move harmless: the target is one commit that comes last, and the source says before it that it was moved. A
-//! move that was cut off between the two is run again, and reads the source as it was left.
+//! The order makes an interrupted move harmless: the source is first marked as moved, and the target is written by one commit at
+//! the end. A move that was interrupted in between can be run again and reads the unchanged source.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,23 +14,23 @@ use serde::Serialize;
 use super::kept::{Keys, StateReader, holds_state, public_key, sqlite};
 use super::server::{StateServer, url_of};
 
-/// What a move did.
+/// The result of a move.
 #[derive(Debug, Serialize)]
 pub(crate) struct StateMoveReport {
-    /// Rows of each table, and files beside the journal.
+    /// Rows of each table, and number of files beside the journal.
     pub(crate) moved: BTreeMap<&'static str, u64>,
-    /// Chains whose heads are the same on both sides.
+    /// Number of chains with the same head on both sides.
     pub(crate) heads: u64,
     /// Every chain of the target was verified from its first event.
     pub(crate) valid: bool,
 }
 
-/// A place of a state.
+/// One side of a move.
 #[derive(Debug)]
 enum StateMoveEndpoint {
-    /// A directory that holds it.
+    /// A directory that holds the state.
     Dir(PathBuf),
-    /// A server; and the directory of the host beside it, where one was named.
+    /// A server, and the host's directory beside it, if one was named.
     Server {
         server: Box<StateServer>,
         dir: Option<PathBuf>,
@@ -56,7 +56,7 @@ impl StateMoveEndpoint {
         })
     }
 
-    /// For people, and for whoever looks at a source later. Without a password.
+    /// Returns a description without a password, which is also stored in the source.
     fn shown(&self) -> String {
         match self {
             Self::Dir(dir) => dir.display().to_string(),
@@ -64,7 +64,7 @@ impl StateMoveEndpoint {
         }
     }
 
-    /// Where its host keeps keys and other files.
+    /// Returns the directory with the host's keys and other files.
     fn files(&self) -> Option<&Path> {
         match self {
             Self::Dir(dir) => Some(dir),
@@ -119,7 +119,7 @@ impl StateMoveSource {
         }
     }
 
-    /// The agent's name. A directory is asked for it, because a schema holds one agent.
+    /// Returns the agent's name. It is needed because a schema holds exactly one agent.
     fn agent(&self, place: &StateMoveEndpoint) -> Result<String> {
         match self {
             Self::Sqlite(_) => agent_of(place.files().unwrap_or(Path::new("."))),
@@ -128,7 +128,7 @@ impl StateMoveSource {
         }
     }
 
-    /// The key of its encrypted stores.
+    /// Returns the key of its encrypted stores.
     fn sealed_by(&self) -> Option<Keys> {
         match self {
             Self::Sqlite(source) => source.keys(),
@@ -137,7 +137,7 @@ impl StateMoveSource {
         }
     }
 
-    /// The public keys that signed its heads.
+    /// Returns the public keys that signed its heads.
     fn keys(&self, place: &StateMoveEndpoint) -> Result<Vec<String>> {
         match self {
             Self::Sqlite(_) => {
@@ -199,7 +199,7 @@ impl StateMoveTarget {
         }
     }
 
-    /// Files beside the journal, for a target that is a directory.
+    /// Copies the files beside the journal to a directory target.
     fn files(&self, from: Option<&Path>) -> Result<u64> {
         match (self, from) {
             (Self::Sqlite(target), Some(from)) => Ok(sqlite::copy_files(from, target.folder())?),
@@ -207,7 +207,7 @@ impl StateMoveTarget {
         }
     }
 
-    /// `keys`: for a schema, whose hosts have keys of their own. A directory has its key already.
+    /// Commits the target. `keys`: for a schema, the public keys of its hosts. A directory already has its key.
     fn commit(self, keys: &[String]) -> Result<()> {
         match self {
             Self::Sqlite(target) => {
@@ -228,7 +228,7 @@ fn left_out<T>() -> Result<T> {
     )
 }
 
-/// The name of the agent whose journal it is.
+/// Returns the name of the agent whose journal is in the directory.
 fn agent_of(dir: &Path) -> Result<String> {
     let reader = StateReader::open(dir)?;
     let scan = clawk_kernel::ports::JournalScan {
@@ -253,10 +253,11 @@ fn agent_of(dir: &Path) -> Result<String> {
     Ok(changed.agent)
 }
 
-/// Moves a state. `tell` hears of every page: the table and how many of its rows have crossed.
+/// Moves a state. `tell` receives the progress of each page: the table, and the number of copied rows.
 ///
 /// # Errors
-/// The source is served or holds no state, the target is not empty, what came is not what went, or a side is away.
+/// The source is being served or holds no state, the target is not empty, the copy differs from the source, or a side can't be
+/// reached.
 pub(crate) fn run(from: &Path, to: &Path, tell: &mut dyn FnMut(&str, u64)) -> Result<StateMoveReport> {
     let (from, to) = (StateMoveEndpoint::of(from)?, StateMoveEndpoint::of(to)?);
     let target = to.shown();
@@ -288,7 +289,7 @@ pub(crate) fn run(from: &Path, to: &Path, tell: &mut dyn FnMut(&str, u64)) -> Re
     Ok(StateMoveReport { moved, heads, valid })
 }
 
-/// Every row of every table; how many of each, and how many chains.
+/// Copies every row of every table. Returns the number of rows and of chains.
 fn crossed(
     source: &mut StateMoveSource,
     place: &mut StateMoveTarget,
@@ -310,11 +311,11 @@ fn crossed(
     Ok((compared(&went, &came)?, came.chains))
 }
 
-/// A state directory with what a server keeps now, while hosts may serve it: for whoever only wants to try something. Nothing is made
-/// where the server holds no state yet.
+/// Copies a server's current state to a directory, while hosts may serve it. Used for tests without effects on the state. Creates
+/// nothing if the server holds no state yet.
 ///
 /// # Errors
-/// It is larger than `most` bytes, the server is away, or the key of encrypted stores is missing or wrong.
+/// The state is larger than `most` bytes, the server can't be reached, or the key of encrypted stores is missing or wrong.
 #[cfg(feature = "postgres")]
 pub(crate) fn copy_of_server(server: &StateServer, to: &Path, most: u64) -> Result<()> {
     let Some(source) = super::postgres::moving::PgMoveSource::as_of_now(server, most)? else {
@@ -326,7 +327,7 @@ pub(crate) fn copy_of_server(server: &StateServer, to: &Path, most: u64) -> Resu
     place.commit(&[])
 }
 
-/// What came is what went.
+/// Checks that both sides have the same totals.
 fn compared(went: &StateTotals, came: &StateTotals) -> Result<BTreeMap<&'static str, u64>> {
     for table in &TABLES {
         let of = |sum: &StateTotals| sum.rows.get(table.name).copied().unwrap_or(0);

@@ -1,5 +1,5 @@
-//! A state that lies on a PostgreSQL server (R48): `[state]` in `clawk.toml`, `--state postgres://…`, and the file of the state
-//! directory that says so to every later verb. No secret is written there.
+//! A state on a PostgreSQL server (R48): `[state]` in `clawk.toml`, `--state postgres://…`, and the file in the state directory
+//! that stores this choice for later commands. The file holds no secret.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ServerUrl;
 
-/// The file of a state directory that names the server.
+/// File in a state directory that names the server.
 const FILE: &str = "postgres.json";
-/// The password's reference where none is named: what PostgreSQL's own programs read.
+/// Default reference of the password, the variable that PostgreSQL's own programs use.
 const PASSWORD: &str = "PGPASSWORD";
 
-/// `state` of `clawk.toml`: a directory, or a table with a server.
+/// `state` in `clawk.toml`: a directory, or a table with a server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum StateConfig {
@@ -31,39 +31,39 @@ pub(crate) enum StateConfig {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct StateTable {
-    /// Where the server is, without a password.
+    /// URL of the server, without a password.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) url: Option<ServerUrl>,
-    /// State directory: keys and sockets; relative to the file's folder.
+    /// State directory for keys and sockets; relative to the file's folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) dir: Option<PathBuf>,
-    /// Our tables' schema; one agent has one.
+    /// Schema of clawk's tables. Each agent has its own.
     pub(crate) schema: String,
-    /// Connections open at once, at most.
+    /// Largest number of open connections.
     pub(crate) pool: usize,
-    /// A replica for whoever only reads.
+    /// URL of a replica for commands that only read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) read_url: Option<ServerUrl>,
-    /// The name of this host; absent: made up.
+    /// Name of this host; absent: generated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) host: Option<String>,
-    /// How long the lease holds after each renewal, milliseconds.
+    /// Lifetime of the lease after each renewal, in milliseconds.
     pub(crate) lease_ms: u64,
-    /// What must hold where the URL names several servers.
+    /// The guarantee that is required if the URL names several servers.
     pub(crate) failover: FailoverMode,
-    /// A reference to the password.
+    /// Reference to the password.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) password: Option<String>,
 }
 
-/// `failover`: what must hold where the URL names several servers.
+/// `failover`: the guarantee that is required if the URL names several servers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum FailoverMode {
-    /// The primary waits for a standby at each commit; otherwise no host starts.
+    /// The primary waits for a standby at each commit. Otherwise no host starts.
     #[default]
     Synchronous,
-    /// A failover may lose what was acknowledged, and do effects twice.
+    /// A failover may lose acknowledged data and repeat effects.
     Asynchronous,
 }
 
@@ -90,7 +90,7 @@ impl Default for StateTable {
 }
 
 impl StateConfig {
-    /// The state directory, where one is named.
+    /// Returns the state directory, if one is named.
     pub(crate) fn dir(&self) -> Option<&Path> {
         match self {
             Self::Dir(dir) => Some(dir),
@@ -98,7 +98,7 @@ impl StateConfig {
         }
     }
 
-    /// Where it lies, for people.
+    /// Returns the location, for display.
     pub(crate) fn shown(&self) -> String {
         match self {
             Self::Dir(dir) => dir.display().to_string(),
@@ -110,7 +110,7 @@ impl StateConfig {
         }
     }
 
-    /// The reference to the server's password.
+    /// Returns the reference to the server's password.
     pub(crate) fn secret(&self) -> Option<&str> {
         match self {
             Self::Dir(_) => None,
@@ -118,7 +118,7 @@ impl StateConfig {
         }
     }
 
-    /// Paths are relative to the file's folder.
+    /// Makes paths relative to the file's folder absolute.
     pub(crate) fn below(self, folder: &Path) -> Self {
         match self {
             Self::Dir(dir) => Self::Dir(folder.join(dir)),
@@ -130,11 +130,11 @@ impl StateConfig {
     }
 }
 
-/// A server that keeps a state, as the directory's file names it.
+/// A server that holds a state, as stored in the directory's file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StateServer {
-    /// Without a password.
+    /// URL without a password.
     pub(crate) url: String,
     pub(crate) read_url: Option<String>,
     pub(crate) schema: String,
@@ -143,27 +143,27 @@ pub(crate) struct StateServer {
     pub(crate) lease_ms: u64,
     #[serde(default, skip_serializing_if = "FailoverMode::is_usual")]
     pub(crate) failover: FailoverMode,
-    /// A reference to the password.
+    /// Reference to the password.
     pub(crate) password: String,
-    /// It was named by the configuration, so that it must be there.
+    /// The configuration names the password, so it must exist.
     pub(crate) password_named: bool,
-    /// The configuration, for where secrets come from.
+    /// The configuration file, which names the secrets store.
     pub(crate) config: Option<PathBuf>,
-    /// PEM certificates of the authorities that count instead of the platform's.
+    /// PEM file of certificate authorities that replace the platform's.
     pub(crate) ca_file: Option<PathBuf>,
 }
 
-/// The URL in `--state`, if it is one.
+/// Returns the URL in `--state`, if it is one.
 pub(crate) fn url_of(flag: &Path) -> Option<&str> {
     let text = flag.to_str()?;
     (text.starts_with("postgres://") || text.starts_with("postgresql://")).then_some(text)
 }
 
 impl StateServer {
-    /// What the directory's file names; `None`: the state lies in the directory itself.
+    /// Reads the directory's file; `None`: the state is in the directory itself.
     ///
     /// # Errors
-    /// The file is there and can't be read.
+    /// The file exists and can't be read.
     pub(crate) fn of(dir: &Path) -> Result<Option<Self>> {
         let file = dir.join(FILE);
         match fs::read(&file) {
@@ -182,10 +182,10 @@ impl StateServer {
         }
     }
 
-    /// From a URL alone; `?schema=NAME` is ours.
+    /// Parses a URL. The parameter `?schema=NAME` belongs to clawk.
     ///
     /// # Errors
-    /// It holds a password.
+    /// The URL holds a password.
     pub(crate) fn of_url(url: &str, table: &StateTable) -> Result<Self> {
         let (url, schema) = with_schema(url);
         let url = ServerUrl::of(&url)
@@ -211,13 +211,13 @@ impl StateServer {
         })
     }
 
-    /// Where the state lies, as `--state` takes it; without a password.
+    /// Returns the location in the form that `--state` accepts, without a password.
     pub(crate) fn shown(&self) -> String {
         let mark = if self.url.contains('?') { '&' } else { '?' };
         format!("{}{mark}schema={}", self.url, self.schema)
     }
 
-    /// What flag and configuration ask for; `None`: the state lies in the directory.
+    /// Returns the server that flag and configuration name; `None`: the state is in the directory.
     ///
     /// # Errors
     /// A URL holds a password.
@@ -234,7 +234,7 @@ impl StateServer {
         };
         let url = match (flag, flag.and_then(url_of)) {
             (_, Some(url)) => url,
-            // A directory on the command line stands above a server in the configuration.
+            // A directory on the command line overrides a server in the configuration.
             (Some(_), None) => return Ok(None),
             (None, None) => match &table.url {
                 Some(url) => url.plain().map_err(anyhow::Error::msg)?,
@@ -247,12 +247,12 @@ impl StateServer {
         Ok(Some(server))
     }
 
-    /// Writes it into the directory, for later verbs. A directory that holds a state of its own, or names another server, is refused.
+    /// Writes the server into the directory's file, for later commands.
     ///
     /// # Errors
-    /// As said, or it can't be written.
+    /// The directory holds its own state or names another server, or the file can't be written.
     pub(crate) fn note(&self, dir: &Path) -> Result<()> {
-        // A directory whose state was moved to this very server goes on as the host's own.
+        // A directory whose state was moved to this server becomes the host's directory.
         let went = super::kept::sqlite::moved_to(dir)?;
         if dir.join("state.db").exists() && went.as_ref() != Some(&self.shown()) {
             bail!(
@@ -286,10 +286,10 @@ impl StateServer {
         write().with_context(|| format!("can't write in `{}`", dir.display()))
     }
 
-    /// The directory of a verb that was given the URL alone; made when missing.
+    /// Returns the directory for a command that was given only the URL. Creates it if it is missing.
     ///
     /// # Errors
-    /// It can't be made.
+    /// The directory can't be created.
     pub(crate) fn own_dir(&self) -> Result<PathBuf> {
         let hex = digest_of(format!("{}\n{}", self.url, self.schema).as_bytes()).to_hex();
         let short: String = hex.chars().take(16).collect();
@@ -307,7 +307,7 @@ impl StateServer {
     }
 }
 
-/// The URL without our own parameter, and what that says.
+/// Splits clawk's own parameter from the URL. Returns both.
 fn with_schema(url: &str) -> (String, Option<String>) {
     let Some((place, query)) = url.split_once('?') else {
         return (url.to_owned(), None);

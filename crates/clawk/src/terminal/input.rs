@@ -1,4 +1,4 @@
-//! The line that a person edits. The editor blocks, so it lives on a thread of its own and is asked for one line at a time.
+//! The line editor. It blocks, so it runs on its own thread and reads one line per request.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal};
@@ -13,44 +13,45 @@ use rustyline::error::ReadlineError;
 use rustyline::{Behavior, Config, DefaultEditor};
 use tokio::sync::oneshot;
 
-/// What came of asking for a line.
+/// The result of reading a line.
 #[derive(Debug)]
 pub(crate) enum LineOutcome {
     /// A line, without its newline.
     Line(String),
     /// Ctrl-C.
     Interrupted,
-    /// Ctrl-D, or the terminal has gone.
+    /// Ctrl-D, or the terminal is closed.
     End,
 }
 
-/// Keys that are pressed earlier than this behind a question are no answer to it.
+/// Keys pressed within this time after a question do not count as an answer.
 const UNREAD: Duration = Duration::from_millis(500);
 
 enum Request {
     Line {
         prompt: String,
-        /// Goes to the history: words to the agent do, answers to questions don't.
+        /// Adds the line to the history. Messages to the agent are added, answers to questions are not.
         remember: bool,
         reply: oneshot::Sender<LineOutcome>,
     },
-    /// Forget every key that was pressed before what is on the screen could be read.
+    /// Discards every key that was pressed before the screen could be read.
     Fresh(oneshot::Sender<io::Result<()>>),
 }
 
-/// Asks for lines; cloned handles share the one terminal.
+/// Requests lines. Cloned handles share the terminal.
 #[derive(Debug, Clone)]
 pub(crate) struct LineEditor {
     requests: mpsc::SyncSender<Request>,
 }
 
 impl LineEditor {
-    /// Starts the editor. `history` is made when missing, readable by its owner only; without it, lines are remembered in memory.
+    /// Starts the editor. `history` is created if it is missing, readable only by its owner. Without it, the history is kept in
+    /// memory.
     ///
     /// # Errors
     /// The terminal can't be used.
     pub(crate) fn start(history: Option<PathBuf>) -> Result<Self> {
-        // Standard input may be a message in a pipe; the person is at the terminal all the same.
+        // Standard input may be a pipe with a message; the person still uses the terminal.
         let behavior = if io::stdin().is_terminal() {
             Behavior::Stdio
         } else {
@@ -75,7 +76,7 @@ impl LineEditor {
             .spawn(move || {
                 let history = history.as_deref();
                 for request in queue {
-                    // silent-ok, both: whoever asked has stopped waiting
+                    // silent-ok, both: the caller no longer waits
                     match request {
                         Request::Line {
                             prompt,
@@ -89,11 +90,11 @@ impl LineEditor {
         Ok(Self { requests })
     }
 
-    /// Waits until what was written is drawn and half a second has passed, and forgets all keys of before. To be called
-    /// between a question and its answer.
+    /// Waits until the output is drawn and half a second has passed, then discards all earlier keys. Call it between a question and
+    /// its answer.
     ///
     /// # Errors
-    /// The terminal can't do it: no answer from it counts.
+    /// The terminal does not support it. Then no answer from it counts.
     pub(crate) async fn fresh(&self) -> io::Result<()> {
         let (done, waiting) = oneshot::channel();
         self.requests
@@ -102,7 +103,7 @@ impl LineEditor {
         waiting.await.map_err(io::Error::other)?
     }
 
-    /// Asks for one line.
+    /// Reads one line.
     pub(crate) async fn line(&self, prompt: String, remember: bool) -> LineOutcome {
         let (reply, answer) = oneshot::channel();
         if self
@@ -120,7 +121,7 @@ impl LineEditor {
     }
 }
 
-/// The editor keeps no keys between two lines: what was pressed ahead waits in the terminal.
+/// Discards keys that wait in the terminal. The editor itself keeps no keys between two lines.
 pub(crate) fn fresh() -> io::Result<()> {
     tcdrain(io::stderr())?;
     std::thread::sleep(UNREAD);
@@ -136,7 +137,7 @@ fn read(editor: &mut DefaultEditor, prompt: &str, remember: bool, history: Optio
     match editor.readline(prompt) {
         Ok(line) => {
             if remember && !line.trim().is_empty() && editor.add_history_entry(&line).is_ok() {
-                // silent-ok: a full disk costs the history and nothing else
+                // silent-ok: a full disk only loses the history
                 let _ = history.map(|path| editor.append_history(path));
             }
             LineOutcome::Line(line)

@@ -1,23 +1,23 @@
-//! Markdown in a terminal, as it streams in: a block is shown when it is complete, a code block line by line.
+//! Renders streamed Markdown in a terminal: a block when it is complete, a code block line by line.
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use unicode_width::UnicodeWidthStr;
 
 use crate::out::{TerminalStyle, block};
 
-/// Takes text in pieces, gives back what can be shown.
+/// Takes pieces of text and returns what can be shown.
 #[derive(Debug)]
 pub(crate) struct MarkdownStream {
     paint: TerminalStyle,
     width: usize,
     /// Text that is not shown yet.
     pending: String,
-    /// The fence that closes the code block at hand.
+    /// The fence that ends the current code block.
     fence: Option<String>,
 }
 
 impl MarkdownStream {
-    /// `width`: columns to wrap at.
+    /// Makes a stream. `width`: columns at which lines are wrapped.
     pub(crate) const fn new(paint: TerminalStyle, width: usize) -> Self {
         Self {
             paint,
@@ -27,7 +27,7 @@ impl MarkdownStream {
         }
     }
 
-    /// Adds a piece; returns what became complete.
+    /// Adds a piece. Returns the complete parts.
     pub(crate) fn push(&mut self, piece: &str) -> String {
         self.pending.push_str(&block(piece));
         let mut shown = String::new();
@@ -39,7 +39,7 @@ impl MarkdownStream {
         shown
     }
 
-    /// The rest, complete or not.
+    /// Returns the rest, complete or not.
     pub(crate) fn finish(&mut self) -> String {
         let block = std::mem::take(&mut self.pending);
         let shown = if block.trim().is_empty() {
@@ -51,7 +51,8 @@ impl MarkdownStream {
         shown
     }
 
-    /// Bytes of the first complete piece: a line inside a code block, a fence's opening line, else text up to a blank line.
+    /// Returns the length of the first complete part: a line inside a code block, the opening line of a fence, else text up to a
+    /// blank line.
     fn complete(&self) -> Option<usize> {
         let first = self.pending.find('\n')? + 1;
         if self.fence.is_some() {
@@ -64,7 +65,7 @@ impl MarkdownStream {
             .take_while(|line| line.ends_with('\n'))
         {
             if opening(line).is_some() {
-                // What stands before the fence is complete as well.
+                // The text before the fence is complete, too.
                 return Some(if end == 0 { line.len() } else { end });
             }
             end += line.len();
@@ -93,7 +94,7 @@ impl MarkdownStream {
         if block.trim().is_empty() {
             return String::new();
         }
-        // Tables are left as they were typed: they are aligned already.
+        // Tables are unchanged, because they are already aligned.
         if block.trim_start().starts_with('|') {
             return format!("{}\n\n", block.trim_end());
         }
@@ -101,7 +102,7 @@ impl MarkdownStream {
     }
 }
 
-/// The fence that a line opens, if it does.
+/// Returns the fence that a line opens, if any.
 fn opening(line: &str) -> Option<String> {
     let line = line.trim_start();
     ["`", "~"].iter().find_map(|mark| {
@@ -110,7 +111,7 @@ fn opening(line: &str) -> Option<String> {
     })
 }
 
-/// One block's layout: words gathered into wrapped lines under the prefixes of lists and quotes.
+/// The layout of one block: words in wrapped lines, with the prefixes of lists and quotes.
 struct MarkdownLayout {
     paint: TerminalStyle,
     width: usize,
@@ -118,7 +119,7 @@ struct MarkdownLayout {
     words: Vec<MarkdownWord>,
     /// The next text starts a new word.
     apart: bool,
-    /// What the next line begins with instead of the innermost indent: a list item's mark.
+    /// Prefix of the next line in place of the innermost indent: a list item's mark.
     mark: Option<String>,
     indents: Vec<String>,
     /// Numbers of open lists; `None` for bullets.
@@ -219,7 +220,7 @@ impl MarkdownLayout {
         }
     }
 
-    /// Blocks begin on a line of their own.
+    /// Starts a block on its own line.
     fn flush_before(&mut self, tag: &Tag<'_>) {
         if !matches!(
             tag,
@@ -252,7 +253,7 @@ impl MarkdownLayout {
         }
     }
 
-    /// Where a link leads is always shown: its text may say something else.
+    /// Always shows the target of a link, because the link's text may be misleading.
     fn end_link(&mut self) {
         let Some(link) = self.links.pop() else { return };
         let shown = self.words.last().is_some_and(|word| word.text.contains(&link));
@@ -299,7 +300,7 @@ impl MarkdownLayout {
         self.apart = false;
     }
 
-    /// Lays out the words gathered so far.
+    /// Lays out the collected words.
     fn flush(&mut self) {
         let words = std::mem::take(&mut self.words);
         self.apart = true;

@@ -1,4 +1,4 @@
-//! What a person sees and types while an agent runs: streamed Markdown, tool calls, questions, an editable line.
+//! The terminal interface of a running agent: streamed Markdown, tool calls, approval requests, an editable line.
 
 pub(crate) mod input;
 pub(crate) mod markdown;
@@ -7,7 +7,7 @@ pub(crate) mod thoughts;
 
 use std::io::{self, IsTerminal};
 
-/// Columns of the terminal on standard output, at most `limit`; `limit` where there is no terminal.
+/// Returns the columns of the terminal on standard output, at most `limit`; `limit` if there is no terminal.
 pub(crate) fn columns(limit: usize) -> usize {
     let size = rustix::termios::tcgetwinsize(io::stdout());
     match size {
@@ -16,7 +16,8 @@ pub(crate) fn columns(limit: usize) -> usize {
     }
 }
 
-/// A person can be asked: standard error is a terminal, and there is one to read from, even when standard input is a file.
+/// Returns whether a person can be asked: standard error is a terminal, and a terminal can be read even if standard input is a
+/// file.
 pub(crate) fn can_ask() -> bool {
     io::stderr().is_terminal() && (io::stdin().is_terminal() || std::fs::File::open("/dev/tty").is_ok())
 }

@@ -1,5 +1,5 @@
-//! An agent's work as lines of text: tool calls with their verdicts, questions with previews, ends of turns.
-//! The agent's words go to standard output, everything else to standard error.
+//! Prints an agent's work: tool calls with their verdicts, approval requests with previews, ends of turns. The agent's text goes to
+//! standard output, everything else to standard error.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -13,37 +13,37 @@ use crate::out::{self, TerminalStyle, block, clipped, one_line};
 
 const SUMMARY_LINES: usize = 4;
 
-/// Shows notices as they come.
+/// Prints notices as they arrive.
 #[derive(Debug)]
 pub(crate) struct NoticePrinter {
     paint: TerminalStyle,
-    /// Words stream as Markdown when standard output is a terminal; else each text is written whole and unchanged.
+    /// Text is streamed as Markdown if standard output is a terminal. Otherwise each text is printed complete and unchanged.
     streaming: Option<StreamedMarkdown>,
-    /// A line `thinking` stands there, for so many seconds, and is to be removed.
+    /// A line `thinking` is shown since this many seconds and must be removed.
     waiting: Option<u64>,
     /// Standard error is a terminal.
     lively: bool,
-    /// Who answers questions here.
+    /// Who answers approval requests here.
     pub(crate) asks: QuestionResponder,
     /// How much of the model's thoughts is shown.
     thoughts: ThoughtDetail,
 }
 
-/// Who answers the questions of a conversation.
+/// Who answers the approval requests of a conversation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum QuestionResponder {
     /// The person at the terminal.
     Person,
-    /// There is no terminal: every question is answered with no.
+    /// There is no terminal: every request is denied.
     Nobody,
-    /// It is a dry run: every question is answered with yes, and nothing happens.
+    /// A dry run: every request is approved, and nothing happens.
     DryRun,
 }
 
 #[derive(Debug)]
 struct StreamedMarkdown {
     markdown: markdown::MarkdownStream,
-    /// What came in pieces so far.
+    /// The pieces received so far.
     seen: String,
 }
 
@@ -57,7 +57,7 @@ impl StreamedMarkdown {
 }
 
 impl NoticePrinter {
-    /// For this terminal, or the lack of one.
+    /// Makes a printer for this terminal, or for output without one.
     pub(crate) fn new() -> Self {
         Self {
             paint: TerminalStyle::stderr(),
@@ -69,7 +69,7 @@ impl NoticePrinter {
         }
     }
 
-    /// Shows one notice.
+    /// Prints one notice.
     #[expect(clippy::too_many_lines, reason = "one arm for each kind, read side by side")]
     pub(crate) fn notice(&mut self, notice: &SessionNotice) -> io::Result<()> {
         match notice {
@@ -120,7 +120,7 @@ impl NoticePrinter {
             SessionNotice::Asking(_) | SessionNotice::Planned(_) | SessionNotice::Handed(_) => {
                 self.break_off()?
             }
-            // The calls themselves were shown as they ended: only what an answer may deny is said again.
+            // The calls were shown as they ended. Only calls that an answer may deny are shown again.
             SessionNotice::Shown(shown, line) => {
                 let unjudged = shown
                     .judged
@@ -176,7 +176,7 @@ impl NoticePrinter {
         self.line(&format!("    {verdict}"));
     }
 
-    /// `allowed (rule `read-notes`)` and the like, in the colour of its meaning.
+    /// Returns a verdict like `allowed (rule `read-notes`)` in its colour.
     fn verdict(&self, verdict: &str, rule_id: Option<&str>, refused_by: Option<&str>) -> String {
         let paint = self.paint;
         if let Some(by) = refused_by {
@@ -265,10 +265,10 @@ impl NoticePrinter {
         }
     }
 
-    /// Shows what is asked: what will happen, with every argument, long values folded.
+    /// Prints an approval request: what will happen, with every argument. Long values are folded.
     ///
     /// # Errors
-    /// It could not be written.
+    /// The output can't be written.
     pub(crate) fn question(&self, question: &ApprovalQuestion) -> io::Result<()> {
         let mut lines = vec![format!(
             "{} {} wants to run {}",
@@ -281,16 +281,16 @@ impl NoticePrinter {
         drawn(&lines)
     }
 
-    /// Whose text the conversation holds, where a rule asks because of it.
+    /// Returns the sources of untrusted text in the conversation, if a rule asks because of them.
     fn sources(&self, question: &ApprovalQuestion) -> Option<String> {
         let because = question.reason.contains(" (from ");
         because.then(|| self.paint.yellow(&format!("    {}", visible(&question.reason))))
     }
 
-    /// Shows several calls that are asked about together, in the order in which they would run.
+    /// Prints one request for several calls, in their order of execution.
     ///
     /// # Errors
-    /// It could not be written.
+    /// The output can't be written.
     pub(crate) fn plan(&self, plan: &Plan) -> io::Result<()> {
         let mut lines = vec![format!(
             "{} a plan: {} steps need your word before the first of them runs",
@@ -313,10 +313,10 @@ impl NoticePrinter {
         drawn(&lines)
     }
 
-    /// Shows a question's whole text.
+    /// Prints a request's whole text.
     ///
     /// # Errors
-    /// It could not be written.
+    /// The output can't be written.
     pub(crate) fn whole(&self, question: &ApprovalQuestion) -> io::Result<()> {
         let whole = question.sheet.whole();
         let mut lines = vec![self.paint.dim(&format!("    all {} bytes:", whole.len()))];
@@ -329,7 +329,7 @@ impl NoticePrinter {
         format!("    {}", painted(self.paint, line))
     }
 
-    /// What will happen.
+    /// Adds the lines that say what will happen.
     fn what(&self, question: &ApprovalQuestion, lines: &mut Vec<String>) {
         let short = question.sheet.short();
         lines.extend(short.iter().map(|line| self.sheet_line(line)));
@@ -338,7 +338,7 @@ impl NoticePrinter {
         }
     }
 
-    /// Shows why it is asked.
+    /// Prints why approval is requested.
     pub(crate) fn why(&self, question: &ApprovalQuestion) {
         self.line(&format!("    {}", one_line(&question.reason)));
         for line in &question.explanation {
@@ -351,7 +351,7 @@ impl NoticePrinter {
         self.line(&self.paint.dim(&lapses));
     }
 
-    /// Makes room for lines of others.
+    /// Clears the line for other output.
     pub(crate) fn pause(&mut self) {
         self.stop_waiting();
     }
@@ -379,7 +379,7 @@ impl NoticePrinter {
         let Some(streaming) = &mut self.streaming else {
             return out::lines(&block(text));
         };
-        // Pieces may have been dropped; the whole text has them all.
+        // Some pieces may have been dropped; the whole text has them all.
         let missing = text.strip_prefix(streaming.seen.as_str());
         let mut shown = match missing {
             Some(rest) => streaming.markdown.push(rest),
@@ -393,7 +393,7 @@ impl NoticePrinter {
         out::piece(&shown)
     }
 
-    /// Ends a text that was still streaming, so that other lines stand apart from it.
+    /// Ends a streamed text, so that other lines are separate from it.
     fn break_off(&mut self) -> io::Result<()> {
         self.stop_waiting();
         let Some(streaming) = &mut self.streaming else {
@@ -415,7 +415,7 @@ impl NoticePrinter {
         }
     }
 
-    /// A second has passed.
+    /// Called once a second.
     pub(crate) fn tick(&mut self) {
         if let Some(seconds) = &mut self.waiting {
             *seconds += 1;
@@ -442,14 +442,14 @@ impl NoticePrinter {
     }
 }
 
-/// All lines at once, on standard error.
+/// Prints all lines at once on standard error.
 fn drawn(lines: &[String]) -> io::Result<()> {
     let mut text = lines.join("\n");
     text.push('\n');
     io::stderr().lock().write_all(text.as_bytes())
 }
 
-/// Who refused a call, from the trace's word for it.
+/// Returns the refusing part as text, from the trace's word for it.
 fn refused_text(by: &str) -> &'static str {
     match by {
         "policy" => "denied by the policy",
@@ -488,7 +488,7 @@ fn arguments_text(arguments: &Map<String, Value>) -> String {
     parts.join(", ")
 }
 
-/// A line of a question's text, in the colour of what it does.
+/// Returns a line of a request in the colour of its effect.
 fn painted(paint: TerminalStyle, line: &str) -> String {
     match line.chars().next() {
         Some('+') => paint.green(line),

@@ -1,5 +1,5 @@
-//! What a box costs, in turns with a plain process and with others' boxes; what one that waits costs; what a deadline and many
-//! calls leave behind.
+//! Measures sandboxes: their cost compared with a plain process and with other sandboxes, the cost of prewarmed boxes, and what a
+//! deadline and many calls leave behind.
 
 use std::path::Path;
 
@@ -10,19 +10,20 @@ use super::super::programs::Programs;
 use super::super::table::{Goal, Table};
 use crate::run::{command, has, output};
 
-/// Calls after which nothing may be left.
+/// Number of calls after which nothing may be left.
 const CALLS: usize = 10_000;
 const CALLS_QUICK: usize = 500;
 
-/// Runs of each way.
+/// Number of runs of each way.
 const ROUNDS: usize = 100;
 
-/// Guests called right behind one another, the first of them from rest: they leave the kernel nothing that others would wait for.
+/// Number of WebAssembly guests called in direct succession, the first of them after a pause. They leave the kernel no work that
+/// could delay other measurements.
 const GUESTS: usize = 5;
 
 pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut Table) -> Result<()> {
     let numbers = |words: &[&str]| -> Result<Vec<f64>> {
-        // Temporary files are counted: in a folder of its own.
+        // The check counts temporary files, so it gets its own folder.
         let printed = output(command(&programs.library).args(words).env("TMPDIR", folder))?;
         let parsed = printed.split_whitespace().map(str::parse);
         parsed
@@ -30,7 +31,7 @@ pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut T
             .context("the library program prints numbers")
     };
     let rounds = if size.starts < 30 { ROUNDS / 4 } else { ROUNDS }.to_string();
-    // Others' boxes are measured where they are installed; ours always are.
+    // Other sandboxes are measured if they are installed; clawk's always.
     let mut ways = vec!["plain", "cold", "warm", "alone", "first"];
     if has("bwrap", &["--version"]) {
         ways.push("bubblewrap");
@@ -44,7 +45,7 @@ pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut T
     };
     let mut medians = measured(&ways)?;
     if has("runc", &["--version"]) {
-        // Apart: the kernel still tidies up after a container when the next run comes.
+        // Measured separately: the kernel is still cleaning up after a container when the next run begins.
         let containers = ["runc", "container"];
         medians.extend(measured(&containers)?);
         ways.extend(containers);
@@ -96,7 +97,7 @@ pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut T
     left(&numbers, size, table)
 }
 
-/// What a call costs for which nothing waits.
+/// Measures a call for which no box is prewarmed.
 fn unprepared(plain: f64, [alone, first]: [f64; 2], table: &mut Table) {
     for (what, value) in [
         ("a box of level `process` made for its call, nothing waits", alone),
@@ -107,7 +108,7 @@ fn unprepared(plain: f64, [alone, first]: [f64; 2], table: &mut Table) {
     }
 }
 
-/// Level `wasm`: calls of each way right behind one another, then 50 ms apart.
+/// Level `wasm`: calls of each way in direct succession, then 50 ms apart.
 fn guest(numbers: &dyn Fn(&[&str]) -> Result<Vec<f64>>, rounds: &str, table: &mut Table) -> Result<()> {
     let together = numbers(&["burst", rounds, &GUESTS.to_string(), "plain", "wasm"])?;
     let (plains, guests) = together.split_at(together.len() / 2);
@@ -131,7 +132,7 @@ fn guest(numbers: &dyn Fn(&[&str]) -> Result<Vec<f64>>, rounds: &str, table: &mu
     Ok(())
 }
 
-/// What waits, and what stays.
+/// Measures the memory of prewarmed boxes and the leftovers of many calls.
 fn left(numbers: &dyn Fn(&[&str]) -> Result<Vec<f64>>, size: Size, table: &mut Table) -> Result<()> {
     let waiting = numbers(&["boxes", "waiting"])?;
     let [private, share, nursery, _, blank] = waiting.as_slice() else {
@@ -166,7 +167,7 @@ fn left(numbers: &dyn Fn(&[&str]) -> Result<Vec<f64>>, size: Size, table: &mut T
         Goal::AtMost(200.0),
     );
     let calls = if size.starts < 30 { CALLS_QUICK } else { CALLS };
-    // Fails if a mount, a control group, a descriptor, a zombie, a process or a temporary file is left.
+    // The program fails if a mount, a control group, a descriptor, a zombie, a process or a temporary file is left.
     let served = numbers(&["calls", &calls.to_string()])?;
     table.add(
         format!("after {calls} calls: nothing is left"),

@@ -1,4 +1,4 @@
-//! CARP and TRACE: resolving, executing, judging a record again, comparing two.
+//! Measures CARP and TRACE: resolutions, executions, replay of a record, comparison of two traces.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::super::table::{Goal, Table};
 use super::disk::fdatasync_ms;
 use crate::run::{command, output};
 
-/// Events of the traces that are replayed and compared.
+/// Number of events in the traces that are replayed and compared.
 const EVENTS: &str = "100000";
 
 fn number(programs: &Programs, words: &[&str]) -> Result<f64> {

@@ -1,5 +1,5 @@
-//! What a message of a channel costs, from the platform's request to the answer, beside a bare echo over HTTP; and what ten
-//! channels cost on which nobody writes.
+//! Measures the cost of a channel message, from the platform's request to the answer, compared with a bare HTTP echo; and the cost
+//! of ten idle channels.
 
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -18,18 +18,18 @@ use super::super::sample::Sample;
 use super::super::table::{Goal, Table};
 use crate::run::{command, output};
 
-/// Messages, one after the other, each in one of so many conversations.
+/// Number of messages, sent one after the other, each in one of several conversations.
 const MESSAGES: usize = 2_000;
 const MESSAGES_QUICK: usize = 400;
 const CONVERSATIONS: usize = 50;
-/// Channels that are connected and idle, and how long they are watched.
+/// Number of connected idle channels, and how long they are watched.
 const CHANNELS: usize = 10;
 const WATCHED: Duration = Duration::from_secs(20);
 const WATCHED_QUICK: Duration = Duration::from_secs(5);
-/// How long an agent may take to connect.
+/// Time limit for an agent to connect.
 const PATIENCE: Duration = Duration::from_secs(30);
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
-/// What a bot's token looks like.
+/// A bot token of the usual form.
 const BOT: &str = "123456:AAbench-token_x";
 
 pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut Table) -> Result<()> {
@@ -69,7 +69,7 @@ pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut T
     Ok(())
 }
 
-/// Milliseconds from each message's request to the answer, which the request waits for.
+/// Milliseconds from each message's request to the answer, for which the request waits.
 fn answers(programs: &Programs, folder: &Path, messages: usize) -> Result<Sample> {
     let channel = "    - inline: { name: hook, type: webhook, transport: webhook, auth: { secret_ref: HOOK }, access_control: { mode: open } }\n";
     let served = Served::start(programs, folder, "answers", channel, "")?;
@@ -116,7 +116,7 @@ fn answer(reader: &mut impl std::io::BufRead) -> Result<Value> {
     Ok(serde_json::from_slice(&body)?)
 }
 
-/// MiB, and seconds of CPU in a second, of an agent with so many channels that wait for their platform.
+/// Memory in MiB, and CPU seconds per second, of an agent with this many idle channels.
 fn idle(programs: &Programs, folder: &Path, channels: usize, watched: Duration) -> Result<(f64, f64)> {
     let platform = TcpListener::bind("127.0.0.1:0")?;
     let base = format!("http://{}", platform.local_addr()?);
@@ -152,7 +152,7 @@ fn idle(programs: &Programs, folder: &Path, channels: usize, watched: Duration) 
     ))
 }
 
-/// A platform on which nobody writes: it knows the bot, and answers a poll after the time that it was given.
+/// A platform without messages: it knows the bot, and answers each poll at its timeout.
 fn bot_api(mut stream: TcpStream) {
     let Ok(reading) = stream.try_clone() else { return };
     let mut reader = BufReader::new(reading);
@@ -196,7 +196,7 @@ fn bot_api(mut stream: TcpStream) {
     }
 }
 
-/// `clawk serve` with these channels; killed when dropped.
+/// A `clawk serve` process with these channels. It is killed when this value is dropped.
 struct Served {
     child: Child,
     address: String,
@@ -234,7 +234,7 @@ impl Served {
         Ok(Self { child, address })
     }
 
-    /// Channels that are connected.
+    /// Returns the number of connected channels.
     fn ready(&self, programs: &Programs, folder: &Path, name: &str) -> Result<usize> {
         let folder = folder.join(name);
         let mut asked = command(&programs.clawk);
@@ -253,7 +253,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // silent-ok: it has ended by itself then
+        // silent-ok: the process may have exited by itself
         let _killed = self.child.kill();
         let _waited = self.child.wait(); // silent-ok: the same
     }

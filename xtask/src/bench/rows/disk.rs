@@ -1,4 +1,4 @@
-//! What durability costs, over what the disk itself takes.
+//! Measures the cost of durability, compared with the disk's own.
 
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -13,12 +13,12 @@ use super::super::programs::Programs;
 use super::super::sample::{Sample, timed};
 use super::super::table::{Goal, Table};
 
-/// A write-ahead log is written in pages of this size.
+/// One page of a write-ahead log.
 const PAGE: [u8; 4096] = [7; 4096];
-/// Calls until the log has its full length and is written in place, as the neighbour's file is.
+/// Number of calls until the log has its full length and is overwritten in place, like the reference file.
 const SETTLE: u32 = 12_000;
 
-/// Milliseconds of one `fdatasync` after one page was overwritten in place: the least that a durable write costs here.
+/// Milliseconds of one `fdatasync` after one page was overwritten in place: the minimum cost of a durable write on this disk.
 pub(crate) fn fdatasync_ms(folder: &Path, times: u32) -> Result<Sample> {
     const PAGES: u32 = 64;
     let path = folder.join(format!("fdatasync-{}", std::process::id()));
@@ -54,7 +54,7 @@ pub(super) fn sequential(programs: &Programs, folder: &Path, size: Size, table: 
         let mut agent = Agent::start(&programs.clawk, &folder, setup)?;
         agent.flood(Kind::Echo, SETTLE)?;
         let (mut calls, mut syncs) = (Sample::default(), Sample::default());
-        // In turns, so that both meet the same other work of the machine.
+        // Measure in turns, so that both see the same load of the machine.
         for _ in 0..size.starts {
             agent.sequence(Kind::Echo, 20, &mut calls)?;
             syncs.push(fdatasync_ms(&folder, 20)?.median());

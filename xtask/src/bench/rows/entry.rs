@@ -1,4 +1,4 @@
-//! What an entry takes of the disk, and when a provider's vector of it is there.
+//! Measures the disk space of a memory entry, and the time until its provider's vector is stored.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -17,18 +17,18 @@ use super::super::sample::{Sample, ms};
 use super::super::table::{Goal, Table};
 use super::memory::{AT_ONCE, FILLING, Writer, ask};
 
-/// Characters of an entry whose bytes are counted.
+/// Length of an entry for the size measurement, in characters.
 const LONG: usize = 1_000;
-/// Entries of the small store.
+/// Number of entries in the small store.
 const FEW: u32 = 1_000;
-/// How long vectors of a whole store may take.
+/// Time limit for the vectors of a whole store.
 const PATIENCE: Duration = Duration::from_secs(1_800);
-/// Entries of a filled store that are looked for by their vectors.
+/// Number of entries that are searched by their vectors.
 const LOOKS: u32 = 100;
-/// Entries whose vectors are waited for one by one.
+/// Number of entries whose vectors are awaited one by one.
 const SINGLE: u32 = 10;
 
-/// What an entry of a thousand characters takes of the whole state directory, vectors apart: words alone are indexed.
+/// Bytes that an entry of a thousand characters adds to the whole state directory, without vectors: only its words are indexed.
 pub(super) fn bytes(programs: &Programs, folder: &Path, size: Size, table: &mut Table) -> Result<()> {
     let prose = Prose::load()?;
     let entries = if size.starts < 30 { 2_000 } else { 10_000 };
@@ -58,7 +58,7 @@ pub(super) fn bytes(programs: &Programs, folder: &Path, size: Size, table: &mut 
     Ok(())
 }
 
-/// Vectors of a provider's model, through the wire: when they are there, and what a question costs.
+/// Vectors of a provider's model over the network: the time until they are stored, and the cost of a question.
 pub(super) fn embedded(programs: &Programs, folder: &Path, size: Size, table: &mut Table) -> Result<()> {
     let prose = Prose::load()?;
     let port = embeddings::start()?;
@@ -88,7 +88,7 @@ pub(super) fn embedded(programs: &Programs, folder: &Path, size: Size, table: &m
             single.push(ms(began.elapsed()));
         }
         let mut asked = Sample::default();
-        // A question's vector is asked for once; the first time says what that costs.
+        // A question's vector is requested once, so only the first time includes its cost.
         for round in 0..size.starts {
             for n in 0..20 {
                 let took = ask(&mut agent, &prose.question(n))?;
@@ -130,7 +130,7 @@ pub(super) fn embedded(programs: &Programs, folder: &Path, size: Size, table: &m
     Ok(())
 }
 
-/// Asks until the nearest entry is the one that says this.
+/// Repeats the question until the nearest entry has this text.
 fn nearest(agent: &mut Agent, text: &str) -> Result<()> {
     let began = Instant::now();
     let params = json!({ "store": "notes", "query": { "type": "semantic", "text": text, "top_k": 1 } });
@@ -146,7 +146,7 @@ fn nearest(agent: &mut Agent, text: &str) -> Result<()> {
     }
 }
 
-/// Bytes of all files below a folder: the state lies in it, and nothing else grows.
+/// Returns the bytes of all files in a folder. The folder holds the state, and nothing else in it grows.
 pub(super) fn folder_bytes(folder: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in std::fs::read_dir(folder)? {

@@ -1,5 +1,5 @@
-//! One agent on several hosts: turns by how many hosts share one PostgreSQL server, beside one host on SQLite; and what a host asks
-//! the server when it has nothing to do. Server and hosts share this machine, so that more hosts have no more processors.
+//! Measures one agent on several hosts: turns by the number of hosts that share a PostgreSQL server, compared with one host on
+//! SQLite; and the queries of an idle host. Server and hosts share this machine, so more hosts do not have more processors.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -15,12 +15,11 @@ use super::super::servers::{Database, secrets};
 use super::super::several::{Several, clawk, trust};
 use super::super::table::{Goal, Table};
 
-/// How many hosts share the server.
+/// Numbers of hosts that share the server.
 const HOSTS: [usize; 3] = [1, 2, 4];
-/// After this, what the last turns left is done, and the server has counted it: a connection that has nothing to do tells its
-/// transactions after ten seconds.
+/// Wait until the last turns' work is done and counted: an idle connection reports its transactions after ten seconds.
 const COUNTED: Duration = Duration::from_secs(12);
-/// Conversations of each host in which something is said at the same time.
+/// Conversations of each host that are active at the same time.
 const OPEN: u32 = 8;
 
 const MANIFEST: &str = r#"claw: "0.3.0"
@@ -43,7 +42,7 @@ struct Hosts {
     agents: Several,
     count: usize,
     said: u64,
-    /// Which hosts these are: their conversations and requests are no others'.
+    /// Number of this group of hosts. It makes its conversations and request ids unique.
     number: u32,
 }
 
@@ -62,13 +61,13 @@ impl Hosts {
         })
     }
 
-    /// Says something in a conversation of a host.
+    /// Sends a message to a conversation of a host.
     fn say(&mut self, host: usize, conversation: u32) -> Result<()> {
         self.said += 1;
         let request = format!("{:08x}-0000-4000-8000-{:012}", self.number, self.said);
         let name = format!("{}-{host}-{conversation}", self.number);
         let params = json!({ "text": "hello", "conversation": name, "request_id": request });
-        // The id of the answer says where it was said.
+        // The answer's id identifies the conversation.
         let id = conversation;
         self.agents.say(
             host,
@@ -76,7 +75,7 @@ impl Hosts {
         )
     }
 
-    /// The conversation in which a turn has ended.
+    /// Returns the host and the conversation whose turn has ended.
     fn answered(&self) -> Result<(usize, u32)> {
         loop {
             let (host, message) = self.agents.hear()?;
@@ -89,7 +88,7 @@ impl Hosts {
         }
     }
 
-    /// Turns one after the other at the first host, milliseconds.
+    /// Runs turns one after the other at the first host. In milliseconds.
     fn sequence(&mut self, turns: u32) -> Result<Sample> {
         let mut took = Sample::default();
         for _ in 0..turns {
@@ -101,7 +100,7 @@ impl Hosts {
         Ok(took)
     }
 
-    /// Turns of all hosts in [`OPEN`] conversations each, a second.
+    /// Runs turns on all hosts, in [`OPEN`] conversations each. Returns turns per second.
     fn flood(&mut self, turns: u32) -> Result<f64> {
         let began = Instant::now();
         let mut said = 0;
@@ -122,7 +121,7 @@ impl Hosts {
     }
 }
 
-/// Writes the agent with its configurations: `sqlite.toml` and one for each host.
+/// Writes the agent and its configurations: `sqlite.toml` and one file for each host.
 fn write(folder: &Path, database: &Database) -> Result<()> {
     let files = [
         ("claw.yaml", MANIFEST.to_owned()),
@@ -147,13 +146,13 @@ fn write(folder: &Path, database: &Database) -> Result<()> {
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const CONFIGS: [&str; 4] = ["a.toml", "b.toml", "c.toml", "d.toml"];
 
-/// Transactions of the whole server so far.
+/// Returns the number of transactions of the whole server so far.
 fn transactions(database: &Database) -> Result<f64> {
     let told = database.sql("select sum(xact_commit + xact_rollback) from pg_stat_database")?;
     told.parse().with_context(|| format!("`{told}` is not a number"))
 }
 
-/// Transactions a second.
+/// Returns transactions per second.
 fn transactions_per_second(database: &Database, watched: Duration) -> Result<f64> {
     let (before, began) = (transactions(database)?, Instant::now());
     sleep(watched);

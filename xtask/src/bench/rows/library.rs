@@ -1,4 +1,4 @@
-//! What needs no agent: a decision, and the verifier on a long trace.
+//! Measurements that need no agent: a policy decision, and the verification of a long trace.
 
 use std::path::Path;
 use std::process::Stdio;

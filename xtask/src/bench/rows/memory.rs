@@ -1,5 +1,5 @@
-//! How memory grows: stores of a thousand to a million entries, each filled, asked and weighed beside the smallest, through the
-//! wire, by one client that waits for each answer.
+//! Measures how memory stores scale: stores of a thousand to a million entries are filled and searched. One client sends requests
+//! over the wire and waits for each answer; each store is compared with the smallest.
 
 use std::path::{Path, PathBuf};
 
@@ -18,13 +18,13 @@ use super::disk::fdatasync_ms;
 
 /// Entries stored with one request.
 pub(super) const AT_ONCE: u32 = 500;
-/// Characters of an entry here: a remark or a message.
+/// Length of an entry in characters, like a remark or a message.
 const SHORT: usize = 200;
-/// Different questions.
+/// Number of different questions.
 const QUESTIONS: u32 = 40;
-/// Entries that are stored one by one.
+/// Number of entries that are stored one by one.
 const SINGLE: u32 = 100;
-/// What a question may take.
+/// The goal for one question, in milliseconds.
 const GOAL_MS: f64 = 20.0;
 
 pub(super) const FILLING: Setup = Setup {
@@ -32,26 +32,26 @@ pub(super) const FILLING: Setup = Setup {
     ..Setup::PLAIN
 };
 
-/// A state directory with so many entries in its store `notes`.
+/// A state directory whose store `notes` is filled.
 #[derive(Debug)]
 struct Filled {
     entries: u32,
     folder: PathBuf,
 }
 
-/// Which requests an agent has been sent.
+/// Counts the requests to an agent, so that each has a new id.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     requests: u64,
 }
 
 impl Writer {
-    /// One whose requests are no other's.
+    /// Makes a writer whose request ids differ from those of any other.
     pub(super) const fn beside() -> Self {
         Self { requests: 1 << 32 }
     }
 
-    /// Stores entries with one request; milliseconds.
+    /// Stores entries with one request. Returns milliseconds.
     pub(super) fn store(&mut self, agent: &mut Agent, entries: &[Value]) -> Result<f64> {
         self.requests += 1;
         let id = format!("0198aaaa-0000-4000-8000-{:012x}", self.requests);
@@ -62,7 +62,7 @@ impl Writer {
         Ok(took)
     }
 
-    /// Fills the store; milliseconds for each request.
+    /// Fills the store. Returns milliseconds for each request.
     pub(super) fn fill(
         &mut self,
         agent: &mut Agent,
@@ -108,7 +108,7 @@ pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut T
     scans(programs, &stores, table)
 }
 
-/// Fills a store of each size in a state directory of its own.
+/// Fills a store of each size, each in its own state directory.
 fn filled(
     programs: &Programs,
     folder: &Path,
@@ -155,7 +155,7 @@ fn smallest(sizes: &[u32]) -> String {
     format!("with {}", sizes.first().copied().unwrap_or(0))
 }
 
-/// One entry after the other, durable, behind so many others.
+/// Stores entries one by one, durably, into each filled store.
 fn single(
     programs: &Programs,
     stores: &[Filled],
@@ -184,7 +184,7 @@ fn single(
     agents.into_iter().try_for_each(Agent::end)
 }
 
-/// An agent for each store, all of them searching this way.
+/// Starts an agent for each store, with the given search strategy.
 fn started(programs: &Programs, stores: &[Filled], search: &'static str) -> Result<Vec<Agent>> {
     let setup = Setup {
         search,
@@ -196,7 +196,7 @@ fn started(programs: &Programs, stores: &[Filled], search: &'static str) -> Resu
         .collect()
 }
 
-/// Asks; milliseconds.
+/// Sends a question. Returns milliseconds.
 pub(super) fn ask(agent: &mut Agent, question: &str) -> Result<f64> {
     let params = json!({ "store": "notes", "query": { "type": "semantic", "text": question, "top_k": 10 } });
     let (took, found) = timed(|| agent.ask("claw.memory.query", &params));
@@ -206,23 +206,23 @@ pub(super) fn ask(agent: &mut Agent, question: &str) -> Result<f64> {
     Ok(took)
 }
 
-/// What the first question after a start takes.
+/// Milliseconds of the first question after a start.
 fn first_question(agents: &mut [Agent], prose: &Prose) -> Result<Vec<f64>> {
     let question = prose.question(QUESTIONS);
     agents.iter_mut().map(|agent| ask(agent, &question)).collect()
 }
 
-/// What questions took.
+/// The measured times of questions.
 #[derive(Debug, Clone, Default)]
 struct Asked {
     took: Sample,
-    /// CPU time of the agent for one of them, the mean: other work on the machine hardly matters to it.
+    /// Mean CPU time of the agent per question. Other work on the machine hardly changes it.
     cpu_ms: f64,
-    /// The slowest question, each at its best: what no other work on the machine has made slower.
+    /// The slowest question, where each question counts with its fastest run. This removes most of the other load of the machine.
     slowest_ms: f64,
 }
 
-/// Every question at every store, one store after the other, so many times.
+/// Sends every question to every store, one store after the other, `rounds` times.
 fn asked(agents: &mut [Agent], prose: &Prose, rounds: usize) -> Result<Vec<Asked>> {
     let mut samples = vec![Sample::default(); agents.len()];
     let mut each = vec![vec![Sample::default(); usize::try_from(QUESTIONS)?]; agents.len()];
@@ -262,7 +262,7 @@ fn add(table: &mut Table, stores: &[Filled], asked: &[Asked], (search, name): (&
             cpu_ms,
             slowest_ms,
         } = asked;
-        // The goals speak of 100,000; one more is the hybrid's p99.
+        // The goals are defined for 100,000 entries; another one is the hybrid search's p99.
         let counts = store.entries <= 100_000;
         let p99_goal = if counts && search != "vector-only" {
             Goal::AtMost(GOAL_MS)
@@ -312,7 +312,8 @@ fn add_first(table: &mut Table, stores: &[Filled], first: &[f64], name: &str) {
     }
 }
 
-/// What one more entry costs a scan, and how many a scan looks at within [`GOAL_MS`]: by the agent's CPU time.
+/// Adds rows for the cost of a scan per entry, and for the number of entries that a scan covers within [`GOAL_MS`], both by the
+/// agent's CPU time.
 fn add_slope(table: &mut Table, stores: &[Filled], asked: &[Asked]) {
     let (Some(few), Some(many)) = (stores.first(), stores.last()) else {
         return;
@@ -352,7 +353,7 @@ fn add_resident(table: &mut Table, stores: &[Filled], agents: &[Agent]) -> Resul
     Ok(())
 }
 
-/// The scan alone, in the library, of the built-in table's vectors and of a model's.
+/// Measures the scan alone, in the library, with vectors of the built-in table and of a model.
 fn scans(programs: &Programs, stores: &[Filled], table: &mut Table) -> Result<()> {
     let most = stores.last().map_or(1_000, |store| store.entries);
     for dimensions in [256, super::super::embeddings::DIMENSIONS] {

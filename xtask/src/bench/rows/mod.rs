@@ -1,4 +1,4 @@
-//! The rows, in DESIGN §8's order.
+//! The benchmark's rows, in the order of DESIGN §8.
 
 mod boxes;
 mod carp;
@@ -24,10 +24,10 @@ use super::Size;
 use super::programs::Programs;
 use super::table::Table;
 
-/// Measures into the table; the folder is fresh and removed afterwards.
+/// A measurement. It adds rows to the table. Its folder is new and is removed afterwards.
 type Measure = fn(&Programs, &Path, Size, &mut Table) -> Result<()>;
 
-/// All of them, with what is told while they run.
+/// All measurements, each with the text that is printed while it runs.
 pub(super) const ALL: [(&str, Measure); 20] = [
     ("starts", start::starts),
     ("idle memory", start::idle),

@@ -1,4 +1,5 @@
-//! A store on a PostgreSQL server: its words, and its vectors by the extension `vector` beside the scan of clawk itself.
+//! Measures a memory store on a PostgreSQL server: full-text search, and vector search with the extension `vector`, compared with
+//! clawk's own scan.
 
 use std::path::Path;
 
@@ -18,7 +19,7 @@ use super::super::table::{Goal, Table};
 use super::memory::{FILLING, Writer, ask};
 
 const QUESTIONS: u32 = 20;
-/// Stores with more entries are filled for minutes.
+/// Largest store. Larger ones take minutes to fill.
 const MOST: u32 = 100_000;
 
 /// Starts the agent of a folder, with its store on the server.
@@ -52,10 +53,10 @@ fn started(
     Ok(agent)
 }
 
-/// Every question so many times.
+/// Sends every question `rounds` times.
 fn asked(agent: &mut Agent, prose: &Prose, rounds: usize) -> Result<Sample> {
     let mut sample = Sample::default();
-    // Not counted: this process may read all vectors for it.
+    // Not counted: the first question may make this process read all vectors.
     ask(agent, &prose.question(QUESTIONS))?;
     for _ in 0..rounds {
         for n in 0..QUESTIONS {
@@ -70,13 +71,13 @@ pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut T
     let rounds = size.starts / 3;
     let mut least: Option<(f64, f64)> = None;
     for entries in size.entries.iter().copied().filter(|entries| *entries <= MOST) {
-        // A server for each: a store that shares its table with another one is another measurement.
+        // Use a new server for each size: a store that shares its table with another one would be a different measurement.
         let folder = folder.join(entries.to_string());
         std::fs::create_dir(&folder)?;
         let database = Database::start(&folder)?;
         let mut agent = started(programs, &folder, &database, ("postgresql", "hybrid"))?;
         let took = Writer::default().fill(&mut agent, &prose, (entries, 200))?;
-        // One more says that all before it are there.
+        // When this entry is stored, all entries before it are stored, too.
         Writer::beside().store(&mut agent, &[json!({ "content": prose.text(u32::MAX, 200) })])?;
         agent.end()?;
         database.sql("vacuum analyze")?;

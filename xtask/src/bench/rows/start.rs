@@ -1,4 +1,4 @@
-//! How soon it is there, and how little it takes.
+//! Measures the start time and the memory of an idle agent.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -79,7 +79,7 @@ pub(super) fn idle(programs: &Programs, folder: &Path, size: Size, table: &mut T
     Ok(())
 }
 
-/// What a process takes, by several looks.
+/// Memory of a process, sampled several times.
 #[derive(Default)]
 struct Memory {
     own: Sample,

@@ -1,5 +1,5 @@
-//! What it costs to give a task to a member: by each back end beside the bare broker, by how many members, and when nobody works.
-//! Members' model is a script that answers at once; every agent is durable.
+//! Measures the cost of delegating a task to a member: with each back end compared with the bare broker, by number of members, and
+//! when idle. The members' model is a script that answers at once. Every agent is durable.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -18,14 +18,14 @@ use super::super::table::{Goal, Table};
 use super::disk::fdatasync_ms;
 use crate::run::{command, output};
 
-/// Tasks that have been given and are not reported.
+/// Number of tasks that are delegated and not yet reported.
 const OPEN: u32 = 40;
-/// Members of a worker.
+/// Number of members of a worker.
 const HANDS: u32 = 8;
-/// How many members there are, in one process.
+/// Numbers of members in one process.
 const MEMBERS: [u32; 4] = [1, 10, 100, 1_000];
 
-/// What carries tasks from the leader to the workers.
+/// The back end that carries tasks from the leader to the workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Carrier {
     Own,
@@ -45,7 +45,7 @@ impl Carrier {
     }
 }
 
-/// Tasks for a leader.
+/// The agent that delegates tasks.
 #[derive(Debug)]
 struct Leader {
     agents: Several,
@@ -53,7 +53,7 @@ struct Leader {
     given: u64,
 }
 
-/// A leader, and the worker and the broker where they are processes of their own.
+/// A leader, with the worker and the broker if they are separate processes.
 #[derive(Debug)]
 struct Team {
     leader: Leader,
@@ -61,7 +61,7 @@ struct Team {
     broker: Option<Broker>,
 }
 
-/// A worker, or the leader's own process, that has nothing to do.
+/// Returns the CPU share of an idle worker, or of the leader's process.
 fn idle_cpu(pid: u32, watched: Duration) -> Result<f64> {
     let before = cpu_seconds(pid)?;
     let began = Instant::now();
@@ -108,7 +108,7 @@ impl Leader {
         }
     }
 
-    /// So many tasks one after the other: milliseconds from giving a task until its report.
+    /// Delegates tasks one after the other. Returns milliseconds from delegation to report.
     fn sequence(&mut self, tasks: u32) -> Result<Sample> {
         let mut took = Sample::default();
         for _ in 0..tasks {
@@ -120,7 +120,7 @@ impl Leader {
         Ok(took)
     }
 
-    /// So many tasks with [`OPEN`] of them open: tasks a second.
+    /// Delegates tasks with [`OPEN`] of them open. Returns tasks per second.
     fn flood(&mut self, tasks: u32) -> Result<f64> {
         let began = Instant::now();
         let mut given = 0;
@@ -135,7 +135,7 @@ impl Leader {
     }
 }
 
-/// Writes an agent with this swarm; `url` is of its bus.
+/// Writes an agent with this swarm. `url` is the address of its bus.
 fn write(folder: &Path, carrier: Carrier, members: u32, url: &str, serve: &str) -> Result<()> {
     let manifest = json!({ "claw": "0.3.0", "kind": "Claw", "metadata": { "name": "bench", "version": "1.0.0" }, "spec": {
         "identity": { "inline": { "name": "bench", "personality": "Works.", "autonomy": "autonomous" } },
@@ -195,7 +195,7 @@ impl Team {
         })
     }
 
-    /// The process that has the members.
+    /// Returns the id of the process that runs the members.
     fn worker_pid(&self) -> Result<u32> {
         match &self.worker {
             Some(worker) => Ok(worker.pid()),
@@ -204,7 +204,7 @@ impl Team {
     }
 }
 
-/// One message or commit of what carries the tasks, milliseconds, and how many a second.
+/// Measures one message or commit of the bare back end: milliseconds, and number per second.
 fn bare(programs: &Programs, folder: &Path, team: &Team, messages: u32) -> Result<(f64, f64)> {
     let Some(broker) = &team.broker else {
         let sync = fdatasync_ms(folder, 200)?.median();
@@ -259,7 +259,7 @@ pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut T
             (many, bare_rate.most()),
             Goal::None,
         );
-        // What the last task left is done by then.
+        // Wait until the work of the last task is done.
         sleep(Duration::from_secs(2));
         idle.push((name, idle_cpu(team.worker_pid()?, watched)?));
     }
@@ -275,7 +275,7 @@ pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut T
     Ok(())
 }
 
-/// Members in one process, all of which have the same tasks to do.
+/// Measures members in one process. Each row has the same tasks.
 pub(super) fn members(programs: &Programs, folder: &Path, size: Size, table: &mut Table) -> Result<()> {
     let quick = size.starts < 30;
     let (tasks, watched) = if quick {
@@ -329,7 +329,7 @@ pub(super) fn members(programs: &Programs, folder: &Path, size: Size, table: &mu
     );
     table.add(
         format!("one more idle member, of {more}: CPU time in a second"),
-        // Less than nothing is noise.
+        // A negative value is noise.
         ((cpu * 1e3 / f64::from(more)).max(0.0), "µs"),
         ("the agent with one, µs", least_cpu * 1e3),
         Goal::None,

@@ -1,4 +1,4 @@
-//! What the sandbox costs over the process that it starts.
+//! Measures the cost of the sandbox, compared with the process that it starts.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -14,18 +14,18 @@ use super::super::programs::Programs;
 use super::super::sample::Sample;
 use super::super::table::{Goal, Table};
 
-/// Calls of one answer of a model, one right behind the other.
+/// Number of calls in one model answer, made in direct succession.
 const TOGETHER: usize = 5;
 
-/// Between two answers: a model takes longer.
+/// Pause between two answers. A real model takes longer.
 const THINKING: Duration = Duration::from_millis(100);
 
-/// Calls without any pause.
+/// Number of calls without any pause.
 const WITHOUT_PAUSE: usize = 100;
 
 pub(super) fn sandboxed(programs: &Programs, folder: &Path, size: Size, table: &mut Table) -> Result<()> {
     for (view, words) in [("deny", ""), ("full", ", the host's whole view (`full`)")] {
-        // Relaxed: what the record of the call costs is another row's subject.
+        // Relaxed durability: another row measures the cost of the call's record.
         let setup = Setup {
             relaxed: true,
             view,

@@ -1,5 +1,5 @@
-//! What a request costs by each transport, beside a bare echo of the same transport through the same client; what a connection
-//! that says nothing costs.
+//! Measures a request over each transport, compared with a bare echo server of the same transport and the same client; and the cost
+//! of an idle connection.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -14,11 +14,11 @@ use super::super::programs::Programs;
 use super::super::table::{Goal, Table};
 use crate::run::{command, output};
 
-/// Connections that say nothing.
+/// Number of idle connections.
 const IDLE: usize = 10_000;
 const IDLE_QUICK: usize = 1_000;
 
-/// Sequential requests by each transport; a file is synced for each message, so by the folder a tenth.
+/// Number of sequential requests over each transport. The folder transport gets a tenth, because it syncs a file for each message.
 const REQUESTS: usize = 5_000;
 const REQUESTS_QUICK: usize = 1_000;
 
@@ -94,7 +94,7 @@ pub(super) fn rows(programs: &Programs, folder: &Path, size: Size, table: &mut T
     Ok(())
 }
 
-/// `clawk serve` with all its doors; killed when dropped.
+/// A `clawk serve` process with all entry points. It is killed when this value is dropped.
 struct Served {
     child: Child,
     address: String,
@@ -146,7 +146,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // silent-ok: it has ended by itself then
+        // silent-ok: the process may have exited by itself
         let _killed = self.child.kill();
         let _reaped = self.child.wait();
     }

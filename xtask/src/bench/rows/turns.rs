@@ -1,4 +1,4 @@
-//! That nothing is left of turns and sessions that are over.
+//! Checks that finished turns and sessions leave no memory behind.
 
 use std::fs;
 use std::path::Path;
@@ -16,16 +16,16 @@ use super::super::programs::Programs;
 use super::super::sample::Sample;
 use super::super::table::{Goal, Table};
 
-/// After so many, everything that is filled on first use is filled.
+/// Number of turns after which all caches are filled.
 const SETTLED: u32 = 3_000;
-/// Looks at the memory for one number, so long apart.
+/// Number of memory samples for one value.
 const LOOKS: u32 = 11;
 const APART: Duration = Duration::from_millis(50);
-/// Peers that work side by side.
+/// Number of peers that work concurrently.
 const PEERS: u32 = 16;
-/// A session leaves memory when nothing is said for so long.
+/// Idle time after which a session leaves memory.
 const IDLE: Duration = Duration::from_millis(500);
-/// How often a request is made again while every peer is busy, at most.
+/// Largest number of repetitions of a request while every peer is busy.
 const PATIENCE: u32 = 10_000;
 
 pub(super) fn flat(programs: &Programs, folder: &Path, size: Size, table: &mut Table) -> Result<()> {
@@ -54,7 +54,7 @@ pub(super) fn flat(programs: &Programs, folder: &Path, size: Size, table: &mut T
     let mut ids = 0;
     let turns: Request = (
         "claw.swarm.delegate",
-        // For one of the peers. A task for the swarm is worked on by every one of them: the topology says so.
+        // This task is for one of the peers. In this topology every peer works on a task for the whole swarm.
         |id| json!({ "task_id": id, "task": { "description": "count the beans" }, "context": { "request_id": id, "swarm": "team", "member": "hand" } }),
     );
     let sessions: Request = (
@@ -80,10 +80,10 @@ pub(super) fn flat(programs: &Programs, folder: &Path, size: Size, table: &mut T
     agent.end()
 }
 
-/// The method, and its parameters for an id.
+/// A method, and a function that makes its parameters from an id.
 type Request = (&'static str, fn(&str) -> Value);
 
-/// So many requests one after the other. Where every peer is busy, a request waits and is made again.
+/// Makes requests one after the other. If every peer is busy, it waits and repeats the request.
 fn work(agent: &mut Agent, (method, params): Request, ids: &mut u64, count: u32) -> Result<()> {
     for _ in 0..count {
         *ids += 1;
@@ -100,7 +100,8 @@ fn work(agent: &mut Agent, (method, params): Request, ids: &mut u64, count: u32)
     Ok(())
 }
 
-/// After what is over has left; the median, since the allocator gives memory back and takes it again.
+/// Returns the median resident memory in MiB after finished work is removed. One sample is not enough, because the allocator
+/// returns memory and takes it again.
 fn resident_mib(agent: &Agent) -> Result<f64> {
     sleep(IDLE * 3);
     let mut looks = Sample::default();

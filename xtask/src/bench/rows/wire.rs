@@ -1,4 +1,4 @@
-//! What a request costs when the disk is not waited for, and that nothing piles up.
+//! Measures a request without waiting for the disk, and checks that memory does not grow.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ const RELAXED: Setup = Setup {
     relaxed: true,
     ..Setup::PLAIN
 };
-/// After so many calls everything that is filled on first use is filled.
+/// Number of calls after which all caches are filled.
 const SETTLED: u32 = 10_000;
 
 pub(super) fn floods(programs: &Programs, folder: &Path, size: Size, table: &mut Table) -> Result<()> {
@@ -56,7 +56,8 @@ pub(super) fn floods(programs: &Programs, folder: &Path, size: Size, table: &mut
     Ok(())
 }
 
-/// The allocator gives two MiB back and takes them again; one look would measure that. The median of so many, so many calls apart.
+/// Number of memory samples; their median counts. The allocator returns two MiB and takes them again, which a single sample would
+/// measure.
 const LOOKS: u32 = 11;
 const APART: u32 = 2_000;
 

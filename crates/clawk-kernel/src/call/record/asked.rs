@@ -1,10 +1,10 @@
-//! The events of a question and its answer.
+//! The events of an approval request and its answer.
 
 use super::*;
 use clawk_events::payload::{ApprovalAnswered, ApprovalGranted, ApprovalRequested, ApprovalVoided};
 
 impl CallRecord<'_> {
-    /// The question is durable before anybody sees it.
+    /// Makes the request durable before anybody sees it.
     pub(in crate::call) async fn asking(
         &mut self,
         question: &ApprovalQuestion,
@@ -16,7 +16,7 @@ impl CallRecord<'_> {
         self.flush().await
     }
 
-    /// The question joins the call's next commit.
+    /// Adds the request to the call's next commit.
     pub(in crate::call) fn asks(
         &mut self,
         question: &ApprovalQuestion,
@@ -43,24 +43,24 @@ impl CallRecord<'_> {
         self.waiting.push(draft.content(hash, bytes));
     }
 
-    /// What is to be written so far, for a commit with that of other calls.
+    /// Returns the events so far, for a commit together with other calls.
     pub(in crate::call) fn into_drafts(self) -> Vec<Draft> {
         self.waiting
     }
 
-    /// The question is on record, and so is the request: of an earlier run of the agent, or of a plan.
+    /// Marks request and call as already recorded: by an earlier run of the agent, or by a plan.
     pub(in crate::call) fn asked_before(&mut self, verdict: &Verdict, span: Uuid) {
         self.verdict = Some(verdict.clone());
         self.thread.span = span;
         self.waiting.clear();
     }
 
-    /// The question ended without a person.
+    /// Adds the end of a request without a person's answer.
     pub(in crate::call) fn lapsed(&mut self, answer: &str) {
         self.answer(answer, "nobody", "", "", None, None);
     }
 
-    /// An answer that came before the call, over the API.
+    /// Adds an answer that arrived over the API before the call.
     pub(in crate::call) fn told(&mut self, answer: &str, by: &str, reason: Option<&str>) {
         self.answer(answer, by, "http", "admin", reason, None);
     }
@@ -100,7 +100,7 @@ impl CallRecord<'_> {
         self.waiting.push(draft.words(words));
     }
 
-    /// The grant is void: recorded, and told.
+    /// Records that the grant is void. Returns the error.
     pub(in crate::call) fn voided(&mut self, changed: &str) -> CallError {
         let payload = ApprovalVoided {
             action_id: self.request.tool.to_string(),

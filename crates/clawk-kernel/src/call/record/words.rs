@@ -1,10 +1,10 @@
-//! The words of the trace for what did not run, or failed.
+//! The trace's words for calls that did not run, or failed.
 
 use clawk_policy::TimeoutDefault;
 
 use crate::error::{CallError, DeniedBy};
 
-/// The word for a refusal or failure in the trace.
+/// Returns the trace's word for a refusal or failure.
 pub(in crate::call) fn error_code(error: &CallError) -> &'static str {
     match error {
         CallError::UnknownTool { .. } => "unknown_tool",
@@ -53,7 +53,7 @@ pub(in crate::call) fn error_code(error: &CallError) -> &'static str {
     }
 }
 
-/// The same of a call that was decided on.
+/// Returns the trace's word for the failure of a call that was decided.
 pub(in crate::call) fn failure_code(error: &CallError) -> &'static str {
     match error {
         CallError::Cancelled { .. } => "not_begun",
@@ -61,7 +61,7 @@ pub(in crate::call) fn failure_code(error: &CallError) -> &'static str {
     }
 }
 
-/// The word for what silence means.
+/// Returns the trace's word for the meaning of no answer.
 pub(in crate::call) const fn default_word(default: TimeoutDefault) -> &'static str {
     match default {
         TimeoutDefault::Allow => "allow",

@@ -1,4 +1,4 @@
-//! What was answered, and what stands because of it.
+//! Past approvals: earlier answers and the standing grants that they made.
 
 use std::process::ExitCode;
 
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use super::{ListArgs, ask};
 use crate::out::{self, Format, TerminalStyle};
 
-/// Questions of the past that are listed.
+/// Largest number of listed past requests.
 const LISTED: usize = 100;
 
-/// Standing grants, or past answers.
+/// Lists standing grants, or past answers.
 pub(super) fn list(args: &ListArgs) -> Result<ExitCode> {
     let (method, member) = if args.granted {
         ("clawk.approvals.granted", "grants")
@@ -75,7 +75,7 @@ fn past(row: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Exit code 1 when there is no such grant.
+/// Revokes a standing grant. Exit code 1 if it does not exist.
 pub(super) fn revoke(args: &ListArgs, grant: &str) -> Result<ExitCode> {
     let answer = ask(
         &args.which.dir()?,

@@ -1,4 +1,5 @@
-//! The checks. Each looks at the real thing: the sandbox is started, the clock is read, the provider's host is connected to.
+//! The checks of `clawk doctor`. Each tests the real thing: it starts the sandbox, reads the clock, connects to the provider's
+//! host.
 
 use std::net::ToSocketAddrs;
 use std::path::Path;
@@ -21,10 +22,10 @@ use crate::config::{AllowOutsideArgs, Config};
 use crate::{state, trust};
 
 const CONNECT: Duration = Duration::from_secs(3);
-/// A clock before this is certainly wrong: 2025-01-01.
+/// A clock before this time is certainly wrong: 2025-01-01.
 const NOT_BEFORE: Timestamp = Timestamp(1_735_689_600_000_000);
 
-/// Every check, in order.
+/// Runs every check, in order.
 pub(super) async fn all(
     manifest: Option<&Path>,
     config: Option<&Path>,
@@ -55,8 +56,8 @@ pub(super) async fn all(
     checks
 }
 
-/// Whether each channel's platform takes its token, lets the bot read and send, has the same time, and reaches this listener. A folder
-/// that nobody agreed to decides neither which secret is sent nor where to.
+/// Checks for each channel that the platform accepts its token, lets the bot read and send, has the same time, and can reach this
+/// listener. A folder without the user's consent must not choose a secret or the host it is sent to.
 async fn channels(path: &Path, blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
     let (config, manifest) = (&blueprint.config, &blueprint.manifest);
     let usual = clawk_channels::ChannelConfig::default();
@@ -106,7 +107,7 @@ fn of_channel(name: &str, finding: clawk_channels::Finding) -> DoctorCheck {
     }
 }
 
-/// Whether each MCP server starts and lists its tools. A folder that nobody agreed to starts nothing here.
+/// Checks that each MCP server starts and lists its tools. A folder without the user's consent starts nothing here.
 async fn servers(path: &Path, blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
     let tools = blueprint.manifest.tools.iter();
     let served: Vec<&str> = tools
@@ -143,7 +144,7 @@ async fn servers(path: &Path, blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
     checks
 }
 
-/// What a start would run because the folder's files say so: named here, and not run.
+/// Lists the programs that a start would run because of the folder's files, without running them.
 fn programs(path: &Path, blueprint: &ResolvedConfig) -> Option<DoctorCheck> {
     let runs = trust::of(&blueprint.config, Some(&blueprint.manifest));
     let lines: Vec<String> = runs.iter().map(trust::StartupProgram::line).collect();
@@ -171,7 +172,7 @@ fn clock() -> DoctorCheck {
     DoctorCheck::ok("clock", now.to_string())
 }
 
-/// Whether state can be kept at all: a directory is really made and removed.
+/// Checks that state can be stored: creates and removes a directory.
 fn state_home() -> DoctorCheck {
     let probe = || -> anyhow::Result<String> {
         let home = state::home()?;
@@ -207,13 +208,13 @@ fn configuration(loaded: &anyhow::Result<Config>) -> DoctorCheck {
     }
 }
 
-/// The levels that tools can get here: a sandbox is really started (R32).
+/// Checks the isolation levels for tools: starts a real sandbox (R32).
 async fn sandbox(config: Option<&Config>) -> Vec<DoctorCheck> {
     let own = config.map(|config| config.clone().running_nothing().levels(None));
     let launcher = Launcher::default().with_levels(own.unwrap_or_default());
-    // With the programs that a file beside the manifest names: these are looked for, and not started.
+    // Programs that a file beside the manifest names are only looked for, not started.
     let named = config.map(|config| Launcher::default().with_levels(config.levels(None)));
-    // With nothing declared and level `none` not allowed, the plan asks for level `process`.
+    // Without a declared sandbox and without level `none`, the plan requests level `process`.
     let plan = Arc::new(Plan::undeclared(&PlanDefaults::default()));
     let spec = Spec::new("/bin/true", plan);
     let process = match launcher.launch(&spec).await {
@@ -250,7 +251,8 @@ async fn sandbox(config: Option<&Config>) -> Vec<DoctorCheck> {
     checks
 }
 
-/// A manifest that asks for a level that is not to be had is refused: no fault of the machine's until one does.
+/// Checks a stronger level. A missing one is not a problem of the machine, unless a manifest requests it; that manifest is then
+/// refused.
 async fn stronger(launcher: &Launcher, id: &'static str, level: Level) -> DoctorCheck {
     match launcher.probe(level).await {
         Ok(obtained) => DoctorCheck::ok(id, format!("started; {}", obtained.mechanisms.join(", "))),
@@ -270,7 +272,7 @@ fn unavailable(id: &'static str, refusal: SandboxRefusal) -> DoctorCheck {
     }
 }
 
-/// What this machine opens beyond the public internet is said loudly.
+/// Warns about private addresses that this machine opens for tools.
 fn egress(blueprint: &ResolvedConfig) -> DoctorCheck {
     let settings = &blueprint.config.settings;
     let private: Vec<String> = settings
@@ -362,10 +364,10 @@ async fn agent(path: &Path, blueprint: &ResolvedConfig, state: Option<&Path>) ->
     checks
 }
 
-/// Whether each telemetry exporter delivers, as it left word in the state.
+/// Checks whether each telemetry exporter delivers, by its last status in the state.
 fn telemetry(blueprint: &ResolvedConfig, state: Option<&Path>) -> Option<DoctorCheck> {
     blueprint.manifest.telemetry.as_ref()?;
-    // silent-ok: `own_state` says what is wrong with it
+    // silent-ok: `own_state` reports what is wrong with it
     let dir = blueprint.state(state).dir().ok()?;
     let troubles = crate::compose::telemetry::troubles(&dir);
     Some(match troubles.is_empty() {
@@ -378,7 +380,7 @@ fn telemetry(blueprint: &ResolvedConfig, state: Option<&Path>) -> Option<DoctorC
     })
 }
 
-/// Rules that can never decide, and conditions that nothing understands.
+/// Reports rules that never decide, and conditions that the engine does not know.
 fn policy(path: &Path, blueprint: &ResolvedConfig) -> DoctorCheck {
     let cure = format!("clawk validate {}", path.display());
     match Engine::compile(&blueprint.manifest.policies) {
@@ -404,7 +406,7 @@ fn faults(id: &'static str, outcome: Result<usize, Vec<String>>, cure: &str) -> 
     }
 }
 
-/// The agent's own state: whole, and nobody has broken a chain.
+/// Checks that the agent's state is complete and that its chains are unbroken.
 fn own_state(blueprint: &ResolvedConfig, flag: Option<&Path>) -> DoctorCheck {
     let dir = match blueprint.state(flag).dir() {
         Ok(dir) => dir,
@@ -441,7 +443,7 @@ fn own_state(blueprint: &ResolvedConfig, flag: Option<&Path>) -> DoctorCheck {
 
 fn secrets(blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
     let manifest = &blueprint.manifest;
-    // The platforms of other channels are asked themselves, with the secret.
+    // The platforms of other channels are asked directly, with the secret.
     let mailboxes = manifest.channels.iter().filter_map(|channel| {
         let has_mailbox = matches!(channel.kind, ChannelType::Email | ChannelType::Imap);
         has_mailbox.then_some(channel.auth.secret_ref.as_str())
@@ -459,7 +461,7 @@ fn secrets(blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
     names.dedup();
     let store = &blueprint.config.settings.secrets_store.command;
     let asked_at_a_start = store.is_some() && blueprint.config.beside;
-    // As before a start that asks a program of the folder: what is known without it.
+    // As before a start that asks a program of the folder: uses only secrets known without it.
     let resolver = match asked_at_a_start {
         true => SecretResolver::without_store(EnvironmentSource::Process),
         false => blueprint.resolver.clone(),
@@ -479,7 +481,7 @@ fn secrets(blueprint: &ResolvedConfig) -> Vec<DoctorCheck> {
     names.into_iter().map(resolve).collect()
 }
 
-/// What is odd about a value, without a word of it.
+/// Reports anything unusual about a secret's value, without showing any part of it.
 fn known(name: &str, secret: &Secret) -> DoctorCheck {
     let value = secret.expose();
     let quoted = |mark: char| value.len() > 1 && value.starts_with(mark) && value.ends_with(mark);
@@ -504,7 +506,7 @@ fn needed(provider: &Provider) -> Option<&str> {
         .filter(|_| provider.auth.kind != AuthType::None)
 }
 
-/// Whether something listens where the provider is; nothing is asked of it.
+/// Checks that a server listens at the provider's address. No request is sent.
 async fn reach(provider: &Provider) -> DoctorCheck {
     let name = format!(
         "`{}` ({}, model `{}`)",

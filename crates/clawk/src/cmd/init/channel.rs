@@ -1,5 +1,5 @@
-//! `clawk init --channel TYPE`: asks for what a platform needs, checks its token there, and writes the channel into the manifest and
-//! `clawk.toml`. A secret is written as a reference, never as itself.
+//! `clawk init --channel TYPE`: asks for a platform's settings, checks its token there, and writes the channel into the manifest
+//! and `clawk.toml`. A secret is written as a reference, never as its value.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::out;
 
 /// The channel's name in the manifest.
 const NAME: &str = "chat";
-/// The name of the provider for speech.
+/// Name of the provider for speech.
 const SPEECH: &str = "speech";
 
 /// Flags of `clawk init` about a channel.
@@ -48,29 +48,29 @@ pub(super) struct Args {
     no_check: bool,
 }
 
-/// The variable that stands for no secret.
+/// The variable's name that means "no secret".
 const NO_SECRET: &str = "NONE";
-/// The variable with the key of a speech server.
+/// Name of the variable with the key of a speech server.
 const SPEECH_KEY: &str = "SPEECH_KEY";
 
-/// A channel, ready to be written.
+/// A channel that is ready to be written.
 pub(super) struct ChannelDraft {
-    /// Lines of the manifest's `spec`.
+    /// Lines for the manifest's `spec`.
     pub(super) manifest: String,
-    /// Lines behind the manifest's first provider; empty where the channel needs no provider of its own.
+    /// Lines after the manifest's first provider; empty if the channel needs no own provider.
     pub(super) provider: String,
-    /// The whole `clawk.toml`; none: every key has its default.
+    /// The text of `clawk.toml`; `None`: every key has its default.
     pub(super) config: Option<String>,
-    /// What is to be done before a start.
+    /// Steps that the user must take before a start.
     pub(super) next: Vec<String>,
-    /// What `clawk serve` is given beside the manifest.
+    /// Arguments for `clawk serve` besides the manifest.
     pub(super) flags: &'static str,
 }
 
-/// What the person said, by name.
+/// The person's answers.
 type ChannelAnswers = Vec<(ChannelQuestion, String)>;
 
-/// Asks, checks, and says what to write. Nothing is written here.
+/// Asks, checks, and returns what to write. Writes nothing.
 pub(super) fn channel(args: &Args, kind: Kind, asks: bool) -> Result<ChannelDraft> {
     let needs = kind.needs();
     if asks {
@@ -105,7 +105,7 @@ pub(super) fn channel(args: &Args, kind: Kind, asks: bool) -> Result<ChannelDraf
         looked(&declared, &config, &typed, &variables)?;
     }
     let provider = provider(&taken);
-    // Where to get a secret is said once.
+    // Explains once where each secret comes from.
     let mut hows = variables
         .into_iter()
         .zip(std::iter::once(needs.how).chain(std::iter::repeat("")))
@@ -134,7 +134,7 @@ pub(super) fn channel(args: &Args, kind: Kind, asks: bool) -> Result<ChannelDraf
     })
 }
 
-/// What the type needs, from flags or from the person; and the platform's address, where it is not the vendor's.
+/// Returns the settings that the type needs, from flags or from the person, and the platform's address if it is not the vendor's.
 fn taken(
     args: &Args,
     kind: Kind,
@@ -175,7 +175,7 @@ fn taken(
     Ok((taken, base_url))
 }
 
-/// Why nobody's id is wanted.
+/// Returns the reason why no sender's id is needed.
 const fn alone(needs: &ChannelNeeds) -> &'static str {
     match needs.lets_in {
         LetIn::User => "the person with its token is its admin",
@@ -183,7 +183,7 @@ const fn alone(needs: &ChannelNeeds) -> &'static str {
     }
 }
 
-/// The variable of the first secret. An address without a user needs no password.
+/// Returns the variable of the first secret. An address without a user needs no password.
 fn first_secret(needs: &ChannelNeeds, taken: &ChannelAnswers) -> &'static str {
     let url = taken.iter().find(|(ask, _)| ask.name == "url");
     match (needs.lets_in, url) {
@@ -192,7 +192,7 @@ fn first_secret(needs: &ChannelNeeds, taken: &ChannelAnswers) -> &'static str {
     }
 }
 
-/// Secrets that are not in the environment, typed by the person for the check alone.
+/// Asks the person for secrets that are not in the environment. They are used only for the check.
 fn typed(variables: &[String]) -> Result<BTreeMap<String, String>> {
     let mut typed = BTreeMap::new();
     for name in variables
@@ -228,7 +228,7 @@ fn pairs(settings: &[String]) -> Result<BTreeMap<String, String>> {
     settings.iter().map(pair).collect()
 }
 
-/// Whoever writes the secret itself here would write it into the manifest.
+/// Checks that the text is a variable's name, because a secret typed here would end up in the manifest.
 fn variable(name: &str) -> Result<()> {
     let fits = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     if name.is_empty() || name.len() > 64 || !name.chars().all(fits) {
@@ -317,7 +317,7 @@ fn manifest(
     channel
 }
 
-/// The provider for speech, as lines of the manifest's `providers`. Values are JSON, which is YAML.
+/// Returns the provider for speech as lines of the manifest's `providers`. Values are JSON, which is valid YAML.
 fn provider(taken: &ChannelAnswers) -> String {
     let of = |name: &str| {
         let found = taken.iter().find(|(ask, _)| ask.name == name);
@@ -338,7 +338,7 @@ fn provider(taken: &ChannelAnswers) -> String {
     )
 }
 
-/// Asks the platform, where the secrets are at hand.
+/// Asks the platform, if the secrets are available.
 fn looked(
     channel: &Channel,
     config: &ChannelConfig,
@@ -388,10 +388,10 @@ fn looked(
     Ok(())
 }
 
-/// Keys of a channel, in the order in which people read them.
+/// Keys of a channel, in the usual order.
 const KEYS: [&str; 6] = ["name", "type", "transport", "auth", "access_control", "trigger"];
 
-/// The channel as lines of the manifest's `spec`. Values are JSON, which is YAML.
+/// Returns the channel as lines of the manifest's `spec`. Values are JSON, which is valid YAML.
 fn yaml(manifest: &Value) -> String {
     let mut lines = vec![
         "\n  # Who reaches it, and where. `clawk channels` shows the state while `clawk serve claw.yaml` runs.".to_owned(),

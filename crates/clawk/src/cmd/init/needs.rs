@@ -1,4 +1,4 @@
-//! What each type of channel needs, and where a person gets it: the table behind `clawk init --channel`.
+//! The table behind `clawk init --channel`: the settings that each channel type needs, and where a person finds them.
 
 use clap::ValueEnum;
 
@@ -45,58 +45,58 @@ pub(crate) enum Kind {
     Custom,
 }
 
-/// Where an answer of the person is written.
+/// Where an answer is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AnswerTarget {
-    /// `settings` of `[channels.NAME]`.
+    /// Under `settings` of `[channels.NAME]`.
     Setting,
-    /// A key of `[channels.NAME]` itself.
+    /// As a key of `[channels.NAME]`.
     Key,
-    /// The same; it may be left out.
+    /// As an optional key of `[channels.NAME]`.
     Optional,
-    /// `trigger` of the manifest's channel.
+    /// Under `trigger` of the manifest's channel.
     Trigger,
-    /// `command` of `[channels.NAME]`: words, separated by spaces.
+    /// As `command` of `[channels.NAME]`: words separated by spaces.
     Command,
-    /// The provider that turns speech into text and text into speech.
+    /// As the provider for speech recognition and speech output.
     Speech,
 }
 
-/// One thing that a person is asked for.
+/// One question to the person.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ChannelQuestion {
     pub(super) name: &'static str,
     pub(super) place: AnswerTarget,
-    /// What it is, for people.
+    /// The question's subject, as text for people.
     pub(super) what: &'static str,
 }
 
 /// Who may talk to the agent at first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LetIn {
-    /// Unknown people get a code to be paired with.
+    /// Unknown senders get a pairing code.
     Pairing,
     /// The person whose id `--admin` gives.
     Admin,
-    /// The person called `user`, to whom the channel's own token belongs.
+    /// The sender `user`, who owns the channel's own token.
     User,
-    /// Nobody writes there: an event source.
+    /// Nobody: the channel is an event source.
     Nobody,
 }
 
-/// What a type needs.
+/// The needs of a channel type.
 #[derive(Debug)]
 pub(super) struct ChannelNeeds {
     pub(super) transport: &'static str,
-    /// The variable of the first secret; `NONE` where there is no secret.
+    /// Variable of the first secret; `NONE` if there is no secret.
     pub(super) secret: &'static str,
-    /// Where to get it.
+    /// Where to get the secret.
     pub(super) how: &'static str,
-    /// Further secrets: the key in `clawk.toml`, and the variable.
+    /// Further secrets: key in `clawk.toml`, and variable.
     pub(super) secrets: &'static [(&'static str, &'static str)],
     pub(super) asks: Vec<ChannelQuestion>,
     pub(super) lets_in: LetIn,
-    /// The platform or a browser reaches it over HTTP: `clawk serve` needs `--listen`.
+    /// The platform or a browser connects over HTTP, so `clawk serve` needs `--listen`.
     pub(super) listens: bool,
 }
 
@@ -135,7 +135,7 @@ const AUTHSERV: ChannelQuestion = ask(
     "the first word of Authentication-Results in a mail that you received there",
 );
 
-/// A chat that needs nothing but a token, by WebSocket, with pairing.
+/// A chat that needs only a token and uses WebSocket and pairing.
 const fn chat() -> ChannelNeeds {
     ChannelNeeds {
         transport: "websocket",
@@ -148,7 +148,7 @@ const fn chat() -> ChannelNeeds {
     }
 }
 
-/// A chat whose platform sends requests.
+/// A chat whose platform sends HTTP requests.
 fn hook() -> ChannelNeeds {
     ChannelNeeds {
         transport: "webhook",
@@ -167,7 +167,7 @@ fn source() -> ChannelNeeds {
 }
 
 impl Kind {
-    /// The manifest's word for the type.
+    /// Returns the type's word in the manifest.
     pub(super) const fn word(self) -> &'static str {
         match self {
             Self::Telegram => "telegram",
@@ -192,7 +192,7 @@ impl Kind {
         }
     }
 
-    /// What it needs.
+    /// Returns the needs of this type.
     pub(super) fn needs(self) -> ChannelNeeds {
         match self {
             Self::Telegram | Self::Slack | Self::Discord | Self::Matrix => self.by_token(),
@@ -204,7 +204,7 @@ impl Kind {
         }
     }
 
-    /// Platforms that give a bot its token.
+    /// Platforms that give a bot a token.
     fn by_token(self) -> ChannelNeeds {
         match self {
             Self::Slack => ChannelNeeds {
@@ -310,7 +310,7 @@ impl Kind {
         }
     }
 
-    /// Doors that a person sets up alone.
+    /// Channels that need no platform account.
     fn by_yourself(self) -> ChannelNeeds {
         match self {
             Self::Email => ChannelNeeds {
@@ -434,7 +434,7 @@ impl Kind {
     }
 }
 
-/// Runs at given times.
+/// Runs at scheduled times.
 fn schedule() -> ChannelNeeds {
     ChannelNeeds {
         how: "five fields say when: minute, hour, day of the month, month, day of the week",

@@ -1,4 +1,4 @@
-//! Copies of a text in the journal: what was said, asked, answered and recalled, by the bytes that it holds.
+//! Finds copies of a text in the journal: in messages, requests, answers and recalled entries.
 
 use std::collections::BTreeSet;
 
@@ -11,16 +11,16 @@ use serde_json::Value;
 
 use crate::state::kept::StateReader;
 
-/// Shorter texts are found only where they are the whole content: they stand in too much else.
+/// Shorter texts match only a whole content, because they occur in too many others.
 const MIN_BYTES: usize = 8;
 
 /// Events read at once.
 const PAGE: usize = 200;
 
-/// What an agent is made of: a replay needs it, and no entry is copied there.
+/// Event types whose content describes the agent. A replay needs them, and they never hold a copy of an entry.
 const NOT: [&str; 3] = [kind::AGENT_DESCRIBED, kind::TOOL_DESCRIBED, kind::ATLAS_LOADED];
 
-/// A text as it may stand in a content.
+/// A text in the forms in which a content may hold it.
 #[derive(Debug)]
 pub(super) struct ContentNeedle {
     whole: Digest,
@@ -56,13 +56,13 @@ impl ContentNeedle {
     }
 }
 
-/// As it stands in a JSON string, without the quotation marks.
+/// Returns the text as in a JSON string, without the quotation marks.
 fn escaped(text: &str) -> String {
     let quoted = Value::String(text.to_owned()).to_string();
     quoted.get(1..quoted.len() - 1).unwrap_or_default().to_owned()
 }
 
-/// The texts of an entry's content: each string of it, at any depth, and the whole where it is not one string.
+/// Returns the texts of an entry's content: each string in it at any depth, and the whole content if it is not one string.
 pub(super) fn texts(content: &Value) -> Vec<String> {
     let mut found = Vec::new();
     if !content.is_string() {
@@ -81,13 +81,13 @@ fn strings(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// A content, and the session that names it first.
+/// A content, and the first session that refers to it.
 type ContentCopy = (SessionId, Digest);
 
-/// Every content of the journal that holds one of these texts, or a summary of a conversation that was made from it; by the first
-/// session that names it.
+/// Finds every content of the journal that holds one of these texts, and every conversation summary that was made from one. Each
+/// has the first session that refers to it.
 ///
-/// Besides, all the texts that were sought.
+/// Also returns all texts that were searched for.
 pub(super) fn find(reader: &StateReader, texts: &[String]) -> Result<(Vec<ContentCopy>, Vec<String>)> {
     let mut wanted: Vec<String> = texts
         .iter()
@@ -96,7 +96,7 @@ pub(super) fn find(reader: &StateReader, texts: &[String]) -> Result<(Vec<Conten
         .collect();
     let mut found: Vec<ContentCopy> = Vec::new();
     let mut done = 0;
-    // What a summary says is sought as well, and so on.
+    // The text of a found summary is searched for, too, and so on.
     while done < wanted.len() {
         let needles: Vec<ContentNeedle> = wanted
             .iter()
@@ -130,7 +130,7 @@ pub(super) fn find(reader: &StateReader, texts: &[String]) -> Result<(Vec<Conten
     Ok((found, wanted))
 }
 
-/// One of these texts is in these bytes; a short one is all of them.
+/// Returns whether one of these texts is in the bytes. A short text must be equal to them.
 pub(super) fn are_in(texts: &[String], bytes: &[u8]) -> bool {
     let digest = digest_of(bytes);
     texts
@@ -138,7 +138,7 @@ pub(super) fn are_in(texts: &[String], bytes: &[u8]) -> bool {
         .any(|text| ContentNeedle::of(text).is_in(digest, bytes))
 }
 
-/// What a summary of a conversation replaced, and what it says.
+/// Returns what a conversation summary replaced, and its text.
 fn summary_of(event: &RecordedEvent) -> Option<(Vec<Digest>, String)> {
     if event.kind != kind::CONTEXT_COMPACTED {
         return None;
@@ -186,7 +186,7 @@ mod tests {
             &json!({"raw": json!({"x": "say \"yes\" <now>"}).to_string()}).to_string()
         ));
         assert!(!within("say yes now"));
-        // A short one stands in too much else.
+        // A short text occurs in too many contents.
         let short = ContentNeedle::of("tea");
         assert!(short.is_in(digest_of(b"tea"), b"tea") && !short.is_in(digest_of(b"steam"), b"steam"));
     }

@@ -1,4 +1,4 @@
-//! `clawk memory forget`: an entry and everything that holds what it said, in one command, on the record.
+//! `clawk memory forget`: deletes an entry and every copy of its text in one command, on the record.
 
 use std::process::ExitCode;
 
@@ -18,7 +18,7 @@ use crate::compose::{self, UNDO};
 use crate::out::{self, Format, one_line};
 use crate::state::kept::{self, ErasureSelection, MAX_FORGOTTEN, RememberedEntry, StateDir, StateReader};
 
-/// Longest reason, bytes.
+/// Longest reason, in bytes.
 const MAX_REASON_BYTES: usize = 1000;
 
 pub(super) fn run(which: &PartArgs, ids: &[String], reason: &str, format: Format) -> Result<ExitCode> {
@@ -26,7 +26,7 @@ pub(super) fn run(which: &PartArgs, ids: &[String], reason: &str, format: Format
         bail!("`--reason` takes 1 to {MAX_REASON_BYTES} bytes");
     }
     let by = format!("local user {}", rustix::process::getuid().as_raw());
-    // What is wrong with the names is said without the lock.
+    // Check the names before taking the lock.
     let OpenedMemory { reader, parts, .. } = which.open()?;
     meant(&reader, &parts, ids)?;
     drop((reader, parts));
@@ -74,7 +74,7 @@ pub(super) fn run(which: &PartArgs, ids: &[String], reason: &str, format: Format
     Ok(ExitCode::SUCCESS)
 }
 
-/// Exactly one entry for each name, or nothing is forgotten.
+/// Finds exactly one entry for each name. Otherwise nothing is deleted.
 fn meant(reader: &StateReader, parts: &[ScopedStore], ids: &[String]) -> Result<Vec<LocatedEntry>> {
     let mut gone: Vec<LocatedEntry> = Vec::new();
     for id in ids {
@@ -109,7 +109,8 @@ fn is_same(a: &LocatedEntry, b: &LocatedEntry) -> bool {
     (&a.store, &a.scope, &a.hit.entry.id) == (&b.store, &b.scope, &b.hit.entry.id)
 }
 
-/// What the entries say, and what summaries say that were made from them; besides, the digests by which embeddings of these texts are kept.
+/// Returns the texts of the entries and of summaries made from them, and the digests under which the embeddings of these texts are
+/// stored.
 fn said(
     reader: &StateReader,
     parts: &[ScopedStore],
@@ -147,7 +148,7 @@ fn said(
             }
         }
     }
-    // A summary of a summary, too.
+    // Includes summaries of summaries.
     loop {
         let (made, rest): (Vec<_>, Vec<_>) = summaries
             .into_iter()
@@ -164,8 +165,8 @@ fn said(
     }
 }
 
-/// Says what goes, and erases what the state's database holds: entries, their vectors and embeddings, what was set aside for them, and
-/// summaries that were made from them.
+/// Records what will be deleted, then deletes from the state's database: entries, their vectors and embeddings, entries set aside
+/// for them, and summaries made from them.
 async fn record(
     state: &StateDir,
     gone: &[LocatedEntry],
@@ -179,7 +180,7 @@ async fn record(
         state.forget(&rows, reason, by, &clock).await?;
     }
     let elsewhere = gone.iter().filter(|one| one.row.is_none());
-    // On the record first: what is gone and not said would be worse than what is said and not gone.
+    // Record first: an unrecorded deletion would be worse than a recorded one that did not happen.
     let told: Vec<(&str, &str, &str)> = elsewhere
         .map(|one| (one.store.as_str(), one.scope.as_str(), one.hit.entry.id.as_str()))
         .collect();
@@ -192,7 +193,7 @@ async fn record(
     Ok(())
 }
 
-/// The same of folders and servers.
+/// Deletes from folders and servers.
 fn erase(parts: &mut [ScopedStore], gone: &[LocatedEntry]) -> Result<()> {
     for one in gone.iter().filter(|one| one.row.is_none()) {
         for part in &mut *parts {
@@ -209,7 +210,7 @@ fn erase(parts: &mut [ScopedStore], gone: &[LocatedEntry]) -> Result<()> {
     Ok(())
 }
 
-/// Contents of the journal that hold the same; how many.
+/// Deletes contents of the journal with the same text. Returns their number.
 async fn contents(state: &StateDir, copies: &[(SessionId, Digest)], reason: &str, by: &str) -> Result<u64> {
     let mut erased = 0;
     for (session, digest) in copies {
@@ -219,7 +220,7 @@ async fn contents(state: &StateDir, copies: &[(SessionId, Digest)], reason: &str
             .await?
             .contents;
     }
-    // Pages that were rebuilt since may hold old copies: a whole new file does not. A server's files are its own matter.
+    // Rewrite the database file, because rebuilt pages may hold old copies. A server's files are its operator's responsibility.
     if !kept::is_on_server(state) {
         state.rewrite().await?;
     }

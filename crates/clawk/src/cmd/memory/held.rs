@@ -1,4 +1,4 @@
-//! Where an agent's memory lies: in the state's database, in folders, and on servers.
+//! The parts of an agent's memory: in the state's database, in folders, and on servers.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,13 +25,13 @@ pub(super) enum ScopedStore {
     Server(Box<OnServer>),
 }
 
-/// An entry, and where it lies.
+/// An entry and its location.
 #[derive(Debug, Clone)]
 pub(super) struct LocatedEntry {
     pub(super) store: String,
     pub(super) scope: String,
     pub(super) hit: EntryHit,
-    /// Where it lies in the database; none: in a folder or on a server.
+    /// Its row in the database; `None`: it is in a folder or on a server.
     pub(super) row: Option<RememberedEntry>,
 }
 
@@ -84,7 +84,7 @@ impl ScopedStore {
         hits.into_iter().map(found).collect()
     }
 
-    /// The newest first.
+    /// Returns entries, newest first.
     pub(super) fn newest(
         &self,
         reader: &StateReader,
@@ -100,7 +100,7 @@ impl ScopedStore {
         Ok(rows.into_iter().map(LocatedEntry::from).collect())
     }
 
-    /// By their words, the best first.
+    /// Searches entries by words, best match first.
     pub(super) fn search(
         &self,
         reader: &StateReader,
@@ -117,7 +117,7 @@ impl ScopedStore {
         }
     }
 
-    /// Those with this id or key.
+    /// Returns the entries with this id or key.
     pub(super) fn named(&self, reader: &StateReader, name: &str) -> Result<Vec<LocatedEntry>> {
         match self {
             Self::Folder(held) => Ok(self.found(held.named(name))),
@@ -129,7 +129,7 @@ impl ScopedStore {
         }
     }
 
-    /// Each entry, the newest first; those that compaction set aside are not among them.
+    /// Visits each entry, newest first, without those that compaction set aside.
     pub(super) fn each(
         &self,
         reader: &StateReader,
@@ -157,7 +157,7 @@ impl ScopedStore {
     }
 }
 
-/// A state, and the parts that are meant.
+/// An opened state, and the selected parts of its memory.
 pub(super) struct OpenedMemory {
     pub(super) dir: PathBuf,
     pub(super) reader: StateReader,
@@ -165,14 +165,14 @@ pub(super) struct OpenedMemory {
 }
 
 impl PartArgs {
-    /// The state, and the parts that are meant: some, if a store or a scope is named.
+    /// Opens the state and selects the parts: those of the named store and scope, or all.
     pub(super) fn open(&self) -> Result<OpenedMemory> {
         let blueprint = self.claw.blueprint()?;
         let dir = self.dir(blueprint.as_ref())?;
         self.look(dir, blueprint.as_ref(), None)
     }
 
-    /// The same, and holds the state's lock, so that no other process writes meanwhile.
+    /// Opens the state and holds its lock, so that no other process writes.
     pub(super) fn own(&self, why: &'static str) -> Result<(StateDir, OpenedMemory)> {
         let blueprint = self.claw.blueprint()?;
         let dir = self.dir(blueprint.as_ref())?;
@@ -206,7 +206,7 @@ impl PartArgs {
         match blueprint {
             Some(blueprint) => {
                 let on_servers = blueprint.on_servers(&dir)?;
-                // A state on the same server lists them, too.
+                // A state on the same server lists these parts, too.
                 let named =
                     |part: &ScopedStore| on_servers.iter().any(|(store, _)| store.name == part.store());
                 all.retain(|part| !(matches!(part, ScopedStore::Server(_)) && named(part)));
@@ -250,7 +250,7 @@ impl PartArgs {
     }
 }
 
-/// Every part of the state, those in the database first. Parts on a server can be changed only if the open `state` is given.
+/// Returns every part of the state, those in the database first. Parts on a server can be changed only with the open `state`.
 pub(super) fn all(dir: &Path, reader: &StateReader, state: Option<&StateDir>) -> Result<Vec<ScopedStore>> {
     let mut parts: Vec<ScopedStore> = match kept::on_server(reader, state)? {
         Some(stores) => {
@@ -287,7 +287,7 @@ pub(super) fn at(store: &str, scope: &str) -> String {
     format!("`{}` of {}", one_line(store), one_line(scope))
 }
 
-/// An entry as JSON.
+/// Returns an entry as JSON.
 pub(super) fn one(found: &LocatedEntry) -> Value {
     let EntryHit { entry, mark } = &found.hit;
     let mut all = json!({

@@ -1,4 +1,4 @@
-//! `clawk memory rekey`: everything that is encrypted, sealed with another key.
+//! `clawk memory rekey`: encrypts everything again with another key.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ pub(super) fn run(
             dir.display()
         );
     };
-    // A run that was interrupted had written the new reference already.
+    // An interrupted earlier run has already written the new reference.
     let recorded = match references.previous {
         Some(previous) if references.current == to => previous,
         Some(_) | None => references.current,

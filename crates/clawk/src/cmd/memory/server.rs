@@ -1,4 +1,4 @@
-//! Stores that lie on servers: asked on threads of their own, so that a verb that blocks gets its answer.
+//! Memory stores on servers. Requests run on separate threads, so that a blocking command gets its answer.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,21 +22,21 @@ use crate::trust;
 /// Entries read at once.
 const PAGE: usize = 500;
 
-/// A back end and the stores that it keeps.
+/// A store and its back end.
 pub(super) type InspectedStore = (Store, Arc<dyn MemoryInspector>);
 
 /// One scope of a store on a server.
 #[derive(Debug, Clone)]
 pub(super) struct OnServer {
-    /// As the manifest declares it; only its name, if the manifest is not known.
+    /// The store as the manifest declares it; only its name if the manifest is not known.
     store: Store,
-    /// `identity/NAME`, `channel/IDENTITY/CHANNEL`, or empty for everybody's.
+    /// `identity/NAME` or `channel/IDENTITY/CHANNEL`; empty: entries for everyone.
     pub(super) scope: String,
     pub(super) entries: u64,
     kept: Arc<dyn MemoryInspector>,
 }
 
-/// Runs work to its end on threads that stay until the process ends; each operation of a back end has its deadline.
+/// Runs work on threads that live until the process ends, and waits for it. Each operation of a back end has a deadline.
 fn wait<T: Send + 'static>(work: impl Future<Output = Result<T, MemoryError>> + Send + 'static) -> Result<T> {
     static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
     let runtime = RUNTIME
@@ -52,8 +52,8 @@ fn wait<T: Send + 'static>(work: impl Future<Output = Result<T, MemoryError>> + 
 }
 
 impl OnServer {
-    /// Every scope of these stores. `only`: of the store with this name. `known`: scopes that the manifest speaks of, and one that
-    /// was asked for.
+    /// Returns every scope of these stores. `only`: only the store with this name. `known`: scopes from the manifest, and a
+    /// requested one.
     pub(super) fn all(
         stores: Vec<InspectedStore>,
         only: Option<&str>,
@@ -80,7 +80,7 @@ impl OnServer {
         &self.store.name
     }
 
-    /// The newest first, at most `limit`; or those that compaction set aside.
+    /// Returns at most `limit` entries, newest first; or those that compaction set aside.
     pub(super) fn newest(&self, aside: bool, limit: usize) -> Result<Vec<EntryHit>> {
         let mut hits = Vec::new();
         self.each_of(aside, limit, |hit| {
@@ -90,7 +90,7 @@ impl OnServer {
         Ok(hits)
     }
 
-    /// Each of them, page by page.
+    /// Visits each entry, page by page.
     pub(super) fn each_of(
         &self,
         aside: bool,
@@ -114,7 +114,7 @@ impl OnServer {
         Ok(())
     }
 
-    /// By their words, as the agent itself would, the best first.
+    /// Searches by words as the agent would, best match first.
     pub(super) fn search(&self, words: &str, limit: usize) -> Result<Vec<EntryHit>> {
         let Some((place, store)) = Scope::named(&self.scope, &self.store) else {
             return Ok(Vec::new());
@@ -130,13 +130,13 @@ impl OnServer {
         Ok(found.hits)
     }
 
-    /// Entries with this id or key; those set aside by their id, too.
+    /// Returns entries with this id or key. Entries that were set aside are found by id, too.
     pub(super) fn named(&self, name: &str) -> Result<Vec<EntryHit>> {
         let (one, name) = (self.clone(), name.to_owned());
         wait(async move { one.kept.named(&one.store, &one.scope, &name).await })
     }
 
-    /// Removes an entry for good, what was set aside for it, and summaries that were made from it.
+    /// Deletes an entry permanently, with the entries set aside for it and summaries made from it.
     pub(super) fn forget(&self, id: &str) -> Result<Option<EntryHit>> {
         let Some((place, store)) = Scope::named(&self.scope, &self.store) else {
             return Ok(None);
@@ -145,7 +145,7 @@ impl OnServer {
         wait(async move { kept.remove(&store, &place, ConversationFilter::All, id).await })
     }
 
-    /// Brings back what compaction set aside: one entry or what a summary stands for, or everything; how many.
+    /// Restores what compaction set aside: one entry, the entries behind a summary, or everything. Returns their number.
     pub(super) fn restore(&self, id: Option<&str>) -> Result<u64> {
         let (one, id) = (self.clone(), id.map(str::to_owned));
         wait(async move { one.kept.bring_back(&one.store, &one.scope, id.as_deref()).await })
@@ -164,7 +164,7 @@ pub(super) struct MemoryServerArgs {
 }
 
 impl MemoryServerArgs {
-    /// The agent, if one is named. What its folder's files would run or reach is asked about, as by a start.
+    /// Returns the named agent's configuration, if one is named. Asks for consent as a start would.
     pub(super) fn blueprint(&self) -> Result<Option<ResolvedConfig>> {
         let Some(claw) = &self.claw else { return Ok(None) };
         let config = Config::load(self.config.as_deref(), Some(claw))?;
@@ -176,7 +176,7 @@ impl MemoryServerArgs {
     }
 }
 
-/// Stores on servers that the agent's last start described, by back end: what a verb does not see without its manifest.
+/// Returns the stores on servers that the agent's last start described, by back end. A command can't see them without the manifest.
 pub(super) fn elsewhere(reader: &StateReader) -> Result<Vec<(String, &'static str)>> {
     let mut scan = JournalScan {
         kinds: &[kind::AGENT_DESCRIBED],
@@ -200,7 +200,7 @@ pub(super) fn elsewhere(reader: &StateReader) -> Result<Vec<(String, &'static st
         .and_then(Value::as_array);
     let mut found = BTreeMap::new();
     for store in stores.into_iter().flatten() {
-        // silent-ok: of an earlier version
+        // silent-ok: an earlier version wrote no back end
         let backend = store.get("backend").cloned().unwrap_or_default();
         let backend: Option<StoreBackend> = serde_json::from_value(backend).unwrap_or_default();
         let (Some(name), Some(backend)) = (store.get("name").and_then(Value::as_str), backend) else {
@@ -219,7 +219,7 @@ pub(super) fn elsewhere(reader: &StateReader) -> Result<Vec<(String, &'static st
     Ok(found.into_iter().collect())
 }
 
-/// What to say of them.
+/// Returns the hint about such stores.
 pub(super) fn hint(elsewhere: &[(String, &'static str)]) -> String {
     let names: Vec<String> = elsewhere
         .iter()
@@ -231,7 +231,7 @@ pub(super) fn hint(elsewhere: &[(String, &'static str)]) -> String {
     )
 }
 
-/// The state directory of an agent that is named by its manifest.
+/// Returns the state directory of an agent named by its manifest.
 pub(super) fn dir_of(blueprint: &ResolvedConfig) -> Result<PathBuf> {
     let dir = blueprint.state(None).dir()?;
     if !Path::is_dir(&dir) {

@@ -1,4 +1,4 @@
-//! `clawk memory versions`: what a context file said before.
+//! `clawk memory versions`: shows earlier versions of a context file.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,10 +14,10 @@ use crate::out::{self, Format, TerminalStyle, block, one_line};
 use crate::state;
 use crate::state::kept::read_only;
 
-/// The folder of earlier versions, beside the file.
+/// Folder of earlier versions, beside the file.
 const VERSIONS: &str = ".versions";
 
-/// A version: of the file as it was, or as the agent wrote it.
+/// A version: of the file before a change, or as the agent wrote it.
 #[derive(Debug)]
 struct Version {
     at: String,
@@ -26,7 +26,7 @@ struct Version {
     call: Option<String>,
 }
 
-/// The file as it is, as it was before each change, and who changed it.
+/// Shows the file's current text, its text before each change, and who changed it.
 pub(super) fn run(
     which: &state::StateSelector,
     file: &Path,
@@ -88,7 +88,7 @@ pub(super) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the file said before each change, beside it.
+/// Returns the versions in the folder beside the file.
 fn kept(folder: &Path, name: &str) -> Result<Vec<Version>> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -116,7 +116,7 @@ fn kept(folder: &Path, name: &str) -> Result<Vec<Version>> {
     Ok(found)
 }
 
-/// What the agent wrote, by the journal.
+/// Returns the versions that the agent wrote, by the journal.
 fn written(which: &state::StateSelector, file: &Path) -> Result<Vec<Version>> {
     let Ok(dir) = which.dir() else {
         return Ok(Vec::new());
@@ -131,7 +131,7 @@ fn written(which: &state::StateSelector, file: &Path) -> Result<Vec<Version>> {
     let mut found = Vec::new();
     for event in reader.recorded_events(&scan)? {
         let written = ContextWritten::read(&event.kind, &event.payload)?;
-        // As the manifest names it, below its folder.
+        // The journal has the path as the manifest names it, relative to the manifest's folder.
         if file.ends_with(written.file.trim_start_matches("./")) {
             found.push(Version {
                 at: event.at.to_string(),

@@ -1,4 +1,4 @@
-//! `clawk memory why`: from an entry back to the message or the page that it came from.
+//! `clawk memory why`: traces an entry back to the message or the page that it came from.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -13,14 +13,14 @@ use super::held::{LocatedEntry, OpenedMemory, ScopedStore, at, text};
 use crate::out::{self, Format, TerminalStyle, clipped, one_line};
 use crate::state::kept::StateReader;
 
-/// Steps of one chain.
+/// Longest chain, in steps.
 const MAX_STEPS: usize = 200;
 
-/// One step: what it is, and what the record says of it.
+/// One step: its kind, and what the record says of it.
 #[derive(Debug)]
 struct ProvenanceStep {
     depth: usize,
-    /// `entry`, `message`, `call`, or an origin's first word.
+    /// `entry`, `message`, `call`, or the first word of a source.
     kind: String,
     name: String,
     facts: Map<String, Value>,
@@ -90,16 +90,16 @@ pub(super) fn run(which: &PartArgs, id: &str, format: Format) -> Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a turn was.
+/// What the record says of a past turn.
 #[derive(Debug, Default)]
 struct PastTurn {
-    /// The skills that bound the call.
+    /// The skills that were active during the call.
     skills: Vec<String>,
-    /// The call whose inner turn it was.
+    /// The outer call, if the turn was the inner turn of a composite tool.
     outer: Option<String>,
 }
 
-/// The types of events that tell what a turn was.
+/// The event types that describe a turn.
 const TURNS: &[&str] = &[
     kind::MESSAGE_ACCEPTED,
     kind::PROVIDER_REQUESTED,
@@ -156,7 +156,7 @@ impl ProvenanceSearch<'_> {
         if !self.step(depth, ("entry", &about.id), facts) {
             return Ok(());
         }
-        // A summary: what it stands for.
+        // For a summary: the entries it replaced.
         let of = about
             .metadata
             .as_ref()
@@ -193,7 +193,7 @@ impl ProvenanceSearch<'_> {
 
     fn message(&mut self, id: &str, depth: usize) -> Result<()> {
         let found = self.event(&[kind::MESSAGE_ACCEPTED], |_, facts| is(facts, "message_id", id))?;
-        // The inner turn of a composite tool began with no message.
+        // The inner turn of a composite tool has no message.
         if found.is_none()
             && self.seen.insert(format!("turn {id}"))
             && let Some((asked, _)) =
@@ -233,8 +233,8 @@ impl ProvenanceSearch<'_> {
         Ok(())
     }
 
-    /// What a call's turn began with: a message; for the inner turn of a composite tool, that tool's call. A skill that bound the
-    /// call comes before it.
+    /// Adds the start of a call's turn: its message, or the composite tool's call for an inner turn. A skill that was active during
+    /// the call comes before it.
     fn turn(&mut self, call: &RecordedEvent, turn: &str, depth: usize) -> Result<()> {
         let past = self.turn_of(call, turn)?;
         let mut depth = depth;
@@ -248,7 +248,7 @@ impl ProvenanceSearch<'_> {
         }
     }
 
-    /// What the record of the call's session says of its turn.
+    /// Returns what the record of the call's session says of its turn.
     fn turn_of(&self, call: &RecordedEvent, turn: &str) -> Result<PastTurn> {
         let mut past = PastTurn::default();
         let (mut accepted, mut begun) = (false, false);
@@ -264,7 +264,7 @@ impl ProvenanceSearch<'_> {
             let Some(last) = page.last() else { break };
             scan.after_row = last.row;
             for event in page {
-                // silent-ok: a payload of ours always reads
+                // silent-ok: clawk's own payloads are always readable
                 let facts: Map<String, Value> = serde_json::from_str(&event.payload).unwrap_or_default();
                 let of = |key: &str| {
                     facts
@@ -284,21 +284,21 @@ impl ProvenanceSearch<'_> {
                     kind::SKILL_INVOKED if own && event.sequence < call.sequence && !is_error(&facts) => {
                         past.skills.push(of("skill"));
                     }
-                    // The skill of an inner turn is not invoked: it is the turn.
+                    // An inner turn does not invoke its skill: the turn is the skill.
                     kind::SKILL_FINISHED if own && !accepted => past.skills.push(of("skill")),
                     _ => {}
                 }
             }
         }
-        // With several calls under way side by side, nobody can say which one it was.
+        // If several calls ran side by side, the outer call can't be determined.
         if let ([outer], false) = (open.as_slice(), accepted) {
             past.outer = Some(outer.clone());
         }
         Ok(past)
     }
 
-    /// The call that brought a page or a file: the first whose arguments name it.
-    /// What was read from a file that holds its text is named with the file.
+    /// Adds the call that read a page or a file: the first call whose arguments name it. Text of a file with known provenance is
+    /// listed with the file.
     fn origin(&mut self, kind: &str, name: &str, depth: usize) -> Result<()> {
         let bare = name.rsplit_once(" (in ").map_or(name, |(bare, _)| bare);
         let found = self.event(&[kind::ACTION_REQUESTED], |event, facts| {
@@ -322,7 +322,7 @@ impl ProvenanceSearch<'_> {
         Ok(())
     }
 
-    /// The first event of these types that fits.
+    /// Returns the first event of these types that matches.
     fn event(
         &self,
         kinds: &'static [&'static str],
@@ -355,7 +355,7 @@ fn is_error(facts: &Map<String, Value>) -> bool {
     facts.get("is_error") == Some(&Value::Bool(true))
 }
 
-/// What an event's content says; none, where it is erased.
+/// Returns the text of an event's content; `None` if it was erased.
 fn said(event: &RecordedEvent) -> Option<String> {
     let content = event.content.as_ref()?;
     Some(String::from_utf8_lossy(&content.bytes).into_owned())

@@ -1,4 +1,4 @@
-//! `clawk policy explain`: one call, every layer's word, and the smallest changes that would turn the verdict.
+//! `clawk policy explain`: explains the decision on one call, layer by layer, and the smallest changes that would reverse it.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,16 +27,16 @@ pub(super) struct ExplainQuery<'a> {
     pub(super) arguments: &'a str,
     pub(super) policy: Option<&'a str>,
     pub(super) tokens_today: u64,
-    /// Origins of untrusted text in the context that asks.
+    /// Sources of untrusted text in the context of the call.
     pub(super) taint: &'a [String],
-    /// What the person said there.
+    /// The person's message in the context.
     pub(super) said: Option<&'a str>,
-    /// What tools gave there: `TOOL=TEXT`.
+    /// Tool results in the context: `TOOL=TEXT`.
     pub(super) results: &'a [String],
     pub(super) outside: AllowOutsideArgs,
 }
 
-/// Decides as the kernel would and says why.
+/// Decides as the kernel would, and prints the reasons.
 pub(super) fn run(
     path: &Path,
     config: Option<&Path>,
@@ -112,7 +112,7 @@ pub(super) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The texts in which values of the call are looked up: nothing else was read.
+/// Returns the texts in which the call's values are looked up. No other text counts.
 fn values(asked: &ExplainQuery<'_>, manifest: &Manifest, config: &Config) -> Result<ValueSources> {
     let mut sources = ValueSources::default();
     asked.said.iter().for_each(|said| sources.add_person(said));
@@ -145,7 +145,7 @@ fn values(asked: &ExplainQuery<'_>, manifest: &Manifest, config: &Config) -> Res
     Ok(sources)
 }
 
-/// What a tool gave in the conversation.
+/// A tool result in the conversation.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct GivenResult {
@@ -156,7 +156,7 @@ struct GivenResult {
 }
 
 impl GivenResult {
-    /// `TOOL=TEXT`, or a JSON object with `tool`, `arguments` and `text`.
+    /// Parses `TOOL=TEXT`, or a JSON object with `tool`, `arguments` and `text`.
     fn read(given: &str) -> Result<Self> {
         if given.starts_with('{') {
             return serde_json::from_str(given).context(
@@ -174,7 +174,7 @@ impl GivenResult {
     }
 }
 
-/// What is said below the rules: where values came from, and what is not known of the tool.
+/// Returns notes below the rules: the sources of values, and unknown properties of the tool.
 fn notes(doubt: Option<&str>, origins: &[ValueOrigin]) -> Vec<String> {
     let doubt = doubt.map(|doubt| format!("note: {doubt}"));
     origins.iter().map(value_line).chain(doubt).collect()
@@ -197,7 +197,7 @@ fn value_line(origin: &ValueOrigin) -> String {
     )
 }
 
-/// Where relative paths of calls begin, as when the agent runs.
+/// Returns the base of relative paths, as when the agent runs.
 pub(super) fn workdir(manifest: &Manifest, config: &Config) -> Result<PathBuf> {
     let folder = config.settings.workdir.as_deref().unwrap_or(&manifest.dir);
     let folder = if folder.as_os_str().is_empty() {
@@ -210,12 +210,12 @@ pub(super) fn workdir(manifest: &Manifest, config: &Config) -> Result<PathBuf> {
         .with_context(|| format!("the working directory `{}` does not exist", folder.display()))
 }
 
-/// The policies that narrow the call beside the rules, in the kernel's order.
+/// Returns the policies that further restrict the call, in the kernel's order.
 fn named<'a>(tool: &'a Tool, further: Option<&'a str>) -> Vec<&'a str> {
     tool.policy_ref.as_deref().into_iter().chain(further).collect()
 }
 
-/// A tool that the manifest does not have is refused by name, or unknown (R17).
+/// Handles a tool that the manifest does not declare: refused by name, or unknown (R17).
 fn undeclared(manifest: &Manifest, engine: &Engine, tool: &str, format: Format) -> Result<ExitCode> {
     let Some(verdict) = engine.denies_by_name(tool) else {
         let known: Vec<&str> = manifest.tools.iter().map(|tool| tool.name.as_str()).collect();

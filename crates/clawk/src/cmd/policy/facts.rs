@@ -1,5 +1,5 @@
-//! What a policy may know of a tool: the manifest first, a built-in's own words where the manifest is silent, as the kernel
-//! has it (R13). No server is asked.
+//! A tool's properties as policies see them: those of the manifest, completed by those of the built-in, as in the kernel (R13). No
+//! server is asked.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ pub(super) struct PolicyToolFacts {
     pub(super) labels: BTreeMap<String, String>,
     pub(super) annotations: Map<String, Value>,
     pub(super) schema: Option<Value>,
-    /// What is not known here and the running agent may know.
+    /// Properties that are unknown here but may be known to the running agent.
     pub(super) doubt: Option<String>,
 }
 
 impl PolicyToolFacts {
-    /// Of a built-in, whether or not anything declares it; of any other name nothing is known.
+    /// Returns the properties of a built-in, declared or not. Nothing is known about any other name.
     pub(super) fn of_name(name: &str) -> Self {
         let mut facts = Self::default();
         if let Some(known) = builtin::describe(name) {
@@ -34,7 +34,7 @@ impl PolicyToolFacts {
         facts
     }
 
-    /// Of a declared tool.
+    /// Returns the properties of a declared tool.
     pub(super) fn of_tool(tool: &Tool, manifest: &Manifest, settings: &Settings) -> Self {
         let bound = settings.tools.tools.get(&tool.name);
         let elsewhere = bound.is_some_and(|bound| {

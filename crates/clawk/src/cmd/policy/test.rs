@@ -1,4 +1,4 @@
-//! `clawk policy test`: the cases beside policy files.
+//! `clawk policy test`: runs the test files of policies.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use crate::companion::{self, PolicyTestReport};
 use crate::config::{AllowOutsideArgs, Config};
 use crate::out::{self, Format, TerminalStyle};
 
-/// Runs every companion; exit code 1 when a case fails.
+/// Runs every test file. Exit code 1 if a case fails.
 pub(super) fn run(
     files: &[PathBuf],
     config: Option<&Path>,

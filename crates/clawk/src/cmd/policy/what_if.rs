@@ -1,4 +1,4 @@
-//! `clawk policy what-if`: past calls, decided again by other rules.
+//! `clawk policy what-if`: decides past calls again with other rules.
 
 mod past;
 
@@ -21,7 +21,7 @@ use crate::config::{AllowOutsideArgs, Config};
 use crate::out::{self, Format, TerminalStyle};
 use crate::{manifest, state};
 
-/// The question.
+/// The options of the query.
 pub(in crate::cmd) struct WhatIfQuery<'a> {
     pub(in crate::cmd) policies: &'a [PathBuf],
     pub(in crate::cmd) manifest: Option<&'a Path>,
@@ -32,21 +32,21 @@ pub(in crate::cmd) struct WhatIfQuery<'a> {
     pub(in crate::cmd) outside: AllowOutsideArgs,
 }
 
-/// A call whose outcome would be another.
+/// A call that would now get another decision.
 #[derive(Debug)]
 struct ChangedVerdict {
     call: PastCall,
     then: Verdict,
 }
 
-/// How the replay went.
+/// The counts of a replay.
 #[derive(Debug, Default)]
 struct WhatIfTally {
     same: usize,
     differs: Vec<ChangedVerdict>,
-    /// Arguments that would matter are not there.
+    /// Calls whose relevant arguments are no longer stored.
     unread: Vec<PastCall>,
-    /// No policy decided: unknown tool, bad arguments, sandbox, cancelled.
+    /// Calls that no policy decided: unknown tool, bad arguments, sandbox, cancelled.
     undecided: usize,
 }
 
@@ -59,7 +59,7 @@ impl WhatIfTally {
     }
 }
 
-/// Replays and prints; a difference is an answer, not a failure.
+/// Replays the calls and prints the result. Differences do not make the command fail.
 pub(in crate::cmd) fn run(
     asked: &WhatIfQuery<'_>,
     config: Option<&Path>,
@@ -71,7 +71,7 @@ pub(in crate::cmd) fn run(
         .map(|path| manifest::look(path, &config).map(|(manifest, _)| manifest))
         .transpose()?;
     let policies = match (&manifest, asked.policies) {
-        // No rules named: the manifest's own.
+        // Without named rules, the manifest's own are used.
         (Some(manifest), []) => manifest.policies.clone(),
         (_, files) => files.iter().map(|file| read(file)).collect::<Result<Vec<_>>>()?,
     };
@@ -113,7 +113,7 @@ fn read(file: &Path) -> Result<model::Policy> {
     }
 }
 
-/// The record, and where the calls' arguments lie, if anywhere.
+/// Returns the record, and the state with the calls' arguments, if there is one.
 fn record(asked: &WhatIfQuery<'_>) -> Result<(PastCallRecord, Option<StateReader>)> {
     let Some(file) = asked.trace else {
         let dir = asked.which.dir()?;
@@ -128,7 +128,7 @@ fn record(asked: &WhatIfQuery<'_>) -> Result<(PastCallRecord, Option<StateReader
     Ok((record, contents))
 }
 
-/// The new rules and what is known about the calls.
+/// The new rules, and what is known about the calls.
 struct WhatIfEvaluator {
     engine: Engine,
     autonomy: AutonomyLevel,
@@ -155,7 +155,7 @@ impl WhatIfEvaluator {
         Ok(tally)
     }
 
-    /// `None`: it depends on arguments that are not there any more.
+    /// Decides a call; `None` if the decision depends on arguments that are no longer stored.
     fn decide(&mut self, call: &PastCall) -> Result<Option<Verdict>> {
         self.know(&call.tool);
         let arguments = self.arguments(call)?;
@@ -172,7 +172,7 @@ impl WhatIfEvaluator {
             schema: facts.schema.as_ref(),
             workdir: &self.workdir,
             usage: UsageView::default(),
-            // The files are not those of then.
+            // Today's files differ from those at the time.
             places: None,
             taint: Some(&call.taint),
             values: Some(&values),
@@ -180,7 +180,7 @@ impl WhatIfEvaluator {
         if arguments.is_none() && self.engine.arguments_matter(&subject) {
             return Ok(None);
         }
-        // A tool's further policy counts when the new set has it: the old one is what is being replaced.
+        // A tool's further policy counts only if the new set has it, because the new set replaces the old one.
         let named: Vec<&str> = policy_ref
             .as_deref()
             .filter(|name| self.engine.has_policy(name))
@@ -214,7 +214,7 @@ impl WhatIfEvaluator {
         self.facts.insert(tool.to_owned(), facts);
     }
 
-    /// What the owner had said before the call, where it is at hand. What tools gave is not looked up.
+    /// Returns what the owner had said before the call, if it is stored. Tool results are not searched.
     fn said(&self, call: &PastCall) -> Result<ValueSources> {
         let mut sources = ValueSources::default();
         let Some(reader) = self.contents.as_ref().filter(|_| self.engine.looks_at_values()) else {
@@ -233,7 +233,7 @@ impl WhatIfEvaluator {
             return Ok(None);
         };
         let bytes = reader.content(digest)?;
-        // silent-ok: content that is no object any more is as good as erased
+        // silent-ok: a content that is no longer an object counts as erased
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
 }

@@ -1,4 +1,4 @@
-//! A resolution as a session of TRACE events, in the protocol's order.
+//! Writes a resolution as a session of TRACE events, in the protocol's order.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -16,7 +16,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-/// Writes one whole session to a file that only its owner reads. Events are dated `now`, the last one `took_us` later.
+/// Writes one complete session to a file that only its owner can read. Events have the time `now`, the last one `took_us`
+/// microseconds later.
 pub(super) fn write(
     path: &Path,
     request: &Request,
@@ -46,7 +47,7 @@ pub(super) fn write(
     let ended = json!({ "reason": "completed", "duration_ms": took_us / 1000 });
     let span = clock.uuid();
     session.event(span, &end, "session.ended", &payload(&ended)?)?;
-    // Only a whole session takes the place of what was there.
+    // Only a complete session replaces an existing file.
     let mut options = OpenOptions::new();
     let mut file = options
         .write(true)
@@ -57,7 +58,7 @@ pub(super) fn write(
     Ok(file.write_all(&session.out)?)
 }
 
-/// From the request to the answer: one span.
+/// Writes the events from the request to the answer, in one span.
 fn resolution(
     session: &mut ResolutionTraceWriter<'_>,
     at: &str,
@@ -92,7 +93,7 @@ fn stamp(at: Timestamp) -> String {
 struct ResolutionTraceWriter<'c> {
     chain: SessionChain,
     scratch: HashBuffer,
-    /// The span of the session, above all others.
+    /// The root span of the session.
     root: Uuid,
     clock: &'c dyn Clock,
     out: Vec<u8>,

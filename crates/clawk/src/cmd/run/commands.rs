@@ -1,4 +1,4 @@
-//! What can be typed at the prompt besides words to the agent.
+//! The slash commands of the prompt.
 
 use anyhow::Result;
 use clawk_kernel::ports::JournalScan;

@@ -1,4 +1,4 @@
-//! One session in the terminal: a turn at a time, questions in between.
+//! One session in the terminal: turns, with approval requests in between.
 
 mod plan;
 mod typed;
@@ -30,50 +30,50 @@ use crate::out::TerminalStyle;
 use crate::terminal::input::{LineEditor, LineOutcome};
 use crate::terminal::show::{NoticePrinter, QuestionResponder};
 
-/// Notices that are kept while a person thinks.
+/// Largest number of notices kept while a person reads a request.
 const HELD: usize = 1024;
 
-/// To a yes while something is folded.
+/// Reply to a yes while part of the request is still folded.
 const UNSEEN: &str = "  not yet: `v` shows all of it, then answer";
 
-/// Why a question is answered with no.
+/// Reason for the answer no, if the request could not be shown.
 const NOT_SHOWN: &str = "the question could not be shown";
 const OPEN: &str = "  the turn is not over: it goes on when the agent is started again";
 
 const LEAVING: &str = "(Ctrl-C once more, or Ctrl-D, to leave)";
 
-/// How a turn ended for who waits for it.
+/// How a turn ended for the waiting caller.
 pub(crate) enum TurnWaitOutcome {
-    /// By itself, or cancelled at the keyboard.
+    /// It ended by itself, or was cancelled at the keyboard.
     Turn(TurnEnd),
-    /// The program is asked to end (SIGTERM): the turn stays open and goes on after the next start.
+    /// SIGTERM: the turn stays open and continues after the next start.
     Terminated,
 }
 
-/// What the person at the prompt wants.
+/// What the person did at the prompt.
 pub(crate) enum PromptAction {
-    /// Something said to the agent.
+    /// A message to the agent.
     Say(String),
-    /// A command, already done.
+    /// A slash command, already executed.
     Done,
-    /// To leave.
+    /// Leave the conversation.
     Leave,
 }
 
-/// A question of the tool `ask-user`, and where its answer goes.
+/// A question of the tool `ask-user`, and the channel for its answer.
 pub(super) type PendingElicitation = (
     clawk_tools::UserQuestion,
     oneshot::Sender<clawk_tools::UserAnswer>,
 );
 
-/// How `ask-user` reaches the conversation, and the conversation's end of it.
+/// Makes the channel on which `ask-user` sends its questions to the conversation.
 pub(super) fn questions() -> (AskUserHandler, mpsc::Receiver<PendingElicitation>) {
     let (sender, asked) = mpsc::channel(8);
     let ask: AskUserHandler = Arc::new(move |question| {
         let sender = sender.clone();
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
-            // silent-ok: a conversation that is over has nobody in it
+            // silent-ok: the conversation has ended, so nobody can answer
             let _ = sender.send((question, reply)).await;
             answer.await.unwrap_or(clawk_tools::UserAnswer::Nobody)
         })
@@ -81,24 +81,24 @@ pub(super) fn questions() -> (AskUserHandler, mpsc::Receiver<PendingElicitation>
     (ask, asked)
 }
 
-/// Who answers the questions before a person is asked.
+/// How approval requests are answered before a person is asked.
 #[derive(Debug, Default)]
 pub(crate) enum AnswerScript {
-    /// Nobody.
+    /// Not at all: the person answers.
     #[default]
     Nobody,
-    /// A dry run: nothing that is asked about happens, so the answer is yes.
+    /// Dry run: nothing really happens, so the answer is always yes.
     Dry {
-        /// Gathers the report.
+        /// Collects the report.
         recorder: Box<Recorder>,
-        /// Standard output is for the report alone.
+        /// Standard output is used for the report only.
         quiet: bool,
     },
-    /// A report that the person approved.
+    /// By a report that the person has approved.
     Plan(ApprovedPlan),
 }
 
-/// A conversation with its terminal.
+/// A conversation and its terminal.
 pub(crate) struct Conversation<'a> {
     pub(crate) script: AnswerScript,
     agent: &'a Agent,
@@ -110,19 +110,19 @@ pub(crate) struct Conversation<'a> {
     interrupts: Signal,
     ends: Signal,
     leaving: bool,
-    /// The turn is another sender's: being shown here delivers nothing.
+    /// The turn belongs to another sender. Showing its answer here does not count as delivery.
     for_somebody_else: bool,
-    /// SIGTERM came.
+    /// SIGTERM was received.
     terminated: bool,
     gone: bool,
-    /// Came while a person was thinking.
+    /// Notices that arrived while a person was reading a request.
     held: VecDeque<SessionNotice>,
-    /// Messages whose end was shown here: the journal may not know yet.
+    /// Messages whose answers were shown here. The journal may not have recorded it yet.
     shown: Vec<MessageId>,
 }
 
 impl<'a> Conversation<'a> {
-    /// Catches Ctrl-C and SIGTERM from here on.
+    /// Makes a conversation. It catches Ctrl-C and SIGTERM from now on.
     pub(crate) fn new(
         agent: &'a Agent,
         session: SessionHandle,
@@ -153,7 +153,7 @@ impl<'a> Conversation<'a> {
         })
     }
 
-    /// Answers every question with yes and lets nothing happen, from here on.
+    /// Switches to a dry run: every request is answered with yes, and nothing happens.
     pub(crate) fn rehearse(&mut self, recorder: Recorder, quiet: bool) {
         self.show.asks = QuestionResponder::DryRun;
         self.script = AnswerScript::Dry {
@@ -162,30 +162,30 @@ impl<'a> Conversation<'a> {
         };
     }
 
-    /// The messages whose answers this conversation has shown.
+    /// Returns the messages whose answers were shown.
     pub(crate) fn shown(&self) -> Vec<MessageId> {
         self.shown.clone()
     }
 
-    /// The agent has ended by itself.
+    /// Returns whether the agent has ended by itself.
     pub(crate) const fn gone(&self) -> bool {
         self.gone
     }
 
-    /// Says `text` and shows everything until its turn ends.
+    /// Sends `text` and shows everything until its turn ends.
     pub(crate) async fn turn(&mut self, text: String) -> Result<TurnWaitOutcome> {
         let message = self.session.send(text).await?;
         self.until_end(Some(message)).await
     }
 
-    /// Says a message of the record once more, as its sender's. Its answer is shown here and stays owed to whom it belongs.
+    /// Sends a recorded message again, as its original sender's. Its answer is shown here and is still delivered to the sender.
     pub(crate) async fn turn_again(&mut self, accepted: &str, text: String) -> Result<TurnWaitOutcome> {
         self.for_somebody_else = true;
         let message = self.session.send_again(accepted, text).await?;
         self.until_end(Some(message)).await
     }
 
-    /// The rest of a turn that goes on by itself.
+    /// Shows the rest of a turn that is already running.
     pub(crate) async fn rest(&mut self) -> Result<TurnWaitOutcome> {
         self.until_end(None).await
     }
@@ -217,7 +217,7 @@ impl<'a> Conversation<'a> {
                 },
                 Some((question, reply)) = self.asked.recv() => {
                     let answer = self.put(&question).await;
-                    // silent-ok: the tool's time is over
+                    // silent-ok: the tool no longer waits
                     let _ = reply.send(answer);
                 }
                 _ = self.interrupts.recv() => self.session.cancel_turn(),
@@ -247,7 +247,7 @@ impl<'a> Conversation<'a> {
                 message: ended, end, ..
             } => {
                 if !self.for_somebody_else {
-                    // Shown: nothing is owed any more.
+                    // The answer was shown, so no delivery is due.
                     self.agent.kernel.delivered(self.session.id, ended).await?;
                 }
                 self.shown.push(ended);
@@ -258,7 +258,7 @@ impl<'a> Conversation<'a> {
         Ok(None)
     }
 
-    /// The answer that nobody has to be asked for.
+    /// Returns the answer of the script.
     async fn scripted(&mut self, question: &ApprovalQuestion) -> bool {
         let (by, reason) = match &mut self.script {
             AnswerScript::Dry { .. } => ("dry run", "nothing happens in a dry run"),
@@ -296,7 +296,7 @@ impl<'a> Conversation<'a> {
             (ApproveMode::Ask, Some(_)) if drawn.is_err() => no(Some(NOT_SHOWN.to_owned())),
             (ApproveMode::Ask, Some(input)) => self.ask(&input, question).await,
         };
-        // Nobody has answered: the question stays open, as the turn does.
+        // Nobody has answered, so the request and the turn stay open.
         if self.terminated {
             return;
         }
@@ -312,7 +312,7 @@ impl<'a> Conversation<'a> {
             breadth,
             person: KnownPerson::admin("terminal", &person()),
             reason,
-            // `ask` takes no yes before all of it was shown.
+            // `ask` accepts a yes only after everything was shown.
             seen: PreviewReceipt::Whole(vec![question.sheet.digest()]),
         };
         if self.agent.kernel.reply(&question.request_id, reply).await != ReplyOutcome::Taken {
@@ -321,12 +321,12 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// What came in while the person thought says that the question is no more.
+    /// Returns whether a notice received meanwhile settles the request.
     fn settled(&self, question: &ApprovalQuestion) -> bool {
         self.held.iter().any(|notice| settles(notice, question))
     }
 
-    /// Reads one line; meanwhile the question may lapse, or be answered elsewhere, which is said at once.
+    /// Reads one line. If the request expires or is answered elsewhere meanwhile, this is reported at once.
     async fn line(&mut self, input: &LineEditor, prompt: &str, question: &ApprovalQuestion) -> LineOutcome {
         let mut reply = pin!(input.line(prompt.to_owned(), false));
         let mut told = false;
@@ -350,7 +350,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Between a question and its answer: keys of before are forgotten. `Some`: there will be no answer.
+    /// Discards keys that were pressed before the request was shown. Returns `Some` if there will be no answer.
     async fn fresh(&mut self, input: &LineEditor) -> Option<LineOutcome> {
         let mut fresh = pin!(input.fresh());
         let mut interrupted = false;
@@ -372,7 +372,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Puts a question of the agent to the person.
+    /// Shows a question of the agent to the person.
     async fn put(&mut self, question: &clawk_tools::UserQuestion) -> clawk_tools::UserAnswer {
         let Some(input) = self.input.clone() else {
             return clawk_tools::UserAnswer::Nobody;
@@ -418,7 +418,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Asks until the answer is one. Ctrl-C is no, and ends the turn.
+    /// Asks until the answer is valid. Ctrl-C means no, and ends the turn.
     async fn ask(
         &mut self,
         input: &LineEditor,
@@ -481,7 +481,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Reads the next thing at the prompt. Two Ctrl-C in a row, Ctrl-D or SIGTERM leave.
+    /// Reads the next input at the prompt. Two Ctrl-C in a row, Ctrl-D or SIGTERM leave the conversation.
     pub(crate) async fn next(&mut self) -> Result<PromptAction> {
         let Some(input) = self.input.clone().filter(|_| !self.leaving) else {
             return Ok(PromptAction::Leave);
@@ -490,7 +490,7 @@ impl<'a> Conversation<'a> {
         let mut warned = false;
         loop {
             let mut typing = pin!(input.line(prompt.clone(), true));
-            // The line stays with the editor until it is typed: what comes meanwhile must not take it away.
+            // The editor keeps the typed line while notices are printed.
             let reply = loop {
                 tokio::select! {
                     reply = &mut typing => break reply,
@@ -542,13 +542,13 @@ impl<'a> Conversation<'a> {
         Ok(PromptAction::Done)
     }
 
-    /// Ends the conversation; the session it was in last.
+    /// Ends the conversation. Returns its last session.
     pub(crate) async fn leave(self) -> SessionId {
         self.session.id
     }
 }
 
-/// The call that is asked about goes on or has ended.
+/// Returns whether the notice says that the call continues or has ended.
 fn settles(notice: &SessionNotice, question: &ApprovalQuestion) -> bool {
     match notice {
         SessionNotice::CallDecided { request_id, .. } | SessionNotice::CallFinished { request_id, .. } => {
@@ -558,7 +558,7 @@ fn settles(notice: &SessionNotice, question: &ApprovalQuestion) -> bool {
     }
 }
 
-/// What can be said of a question; while something is folded, no yes.
+/// Returns the possible answers. While part of the request is folded, yes is not one of them.
 fn prompt(question: &ApprovalQuestion, folded: usize) -> String {
     let bold = |key| TerminalStyle::stderr().bold(key);
     let (no, view, why) = (bold("[n]"), bold("[v]"), bold("[w]"));
@@ -575,12 +575,12 @@ fn prompt(question: &ApprovalQuestion, folded: usize) -> String {
     )
 }
 
-/// Who answered, for the trace: the login name, by the environment or the user id.
+/// Returns the name of the answering person for the trace: the login name from the environment, else the user id.
 fn person() -> String {
     let uid = nix::unistd::getuid();
     let name = env::non_empty("USER")
         .or_else(|| env::non_empty("LOGNAME"))
-        // silent-ok: a user without an entry has a number
+        // silent-ok: a user without an entry is shown as a number
         .or_else(|| {
             nix::unistd::User::from_uid(uid)
                 .ok()

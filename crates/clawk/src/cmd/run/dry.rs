@@ -1,4 +1,4 @@
-//! `clawk run --dry-run` and `clawk run --plan`.
+//! `clawk run --dry-run` and `clawk run --plan`: a rehearsal with predictions, and a run with its approved report.
 
 use std::fs::OpenOptions;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -40,10 +40,10 @@ pub(crate) struct DryRunArgs {
 }
 
 impl DryRunArgs {
-    /// The message and the approvals of `--plan`, once the person has said yes.
+    /// Returns the message and the approvals of `--plan`, after the person has approved them.
     ///
     /// # Errors
-    /// The report is not about this manifest, or the person says no.
+    /// The report belongs to another manifest, or the person refuses.
     pub(super) fn approved(&self, manifest: &Path) -> Result<Option<(String, ApprovedPlan)>> {
         if self.format == Format::Json {
             bail!("`--format json` prints the report of a dry run; say `--dry-run`, too");
@@ -69,7 +69,7 @@ impl DryRunArgs {
     }
 }
 
-/// One turn in a copy of the state, with predictions; then the report.
+/// Runs one turn in a copy of the state, with predictions, and prints the report.
 pub(super) async fn run(args: &super::Args, config: Option<&Path>) -> Result<ExitCode> {
     let Some(message) = one_message(args)? else {
         bail!("a dry run is one turn; say something with `-m TEXT`");
@@ -115,7 +115,7 @@ pub(super) async fn run(args: &super::Args, config: Option<&Path>) -> Result<Exi
     Ok(code_of(&end))
 }
 
-/// The report may quote files: it is nobody else's to read.
+/// Writes the report. Only its owner can read the file, because it may quote files.
 fn write(file: &Path, report: &DryRunReport) -> Result<()> {
     let failed = || format!("can't write the report `{}`", file.display());
     let mut open = OpenOptions::new();

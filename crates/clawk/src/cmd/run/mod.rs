@@ -1,4 +1,4 @@
-//! `clawk run`: talk to an agent in the terminal.
+//! `clawk run`: talks to an agent in the terminal.
 
 mod commands;
 mod conversation;
@@ -20,15 +20,15 @@ use crate::out::{self, TerminalStyle};
 use crate::terminal::{can_ask, input::LineEditor};
 use conversation::{AnswerScript, Conversation, PromptAction, TurnWaitOutcome, questions};
 
-/// Exit code after Ctrl-C in the middle of the one turn that was asked for.
+/// Exit code after Ctrl-C during a single requested turn.
 const INTERRUPTED: u8 = 130;
-/// Exit code after SIGTERM in the middle of a turn.
+/// Exit code after SIGTERM during a turn.
 const TERMINATED: u8 = 143;
 
-/// How long nothing is said of waiting for standard input.
+/// Delay before a message says that clawk waits for standard input.
 const WAITING_FOR_INPUT: std::time::Duration = std::time::Duration::from_secs(3);
 
-/// The longest message taken from standard input.
+/// Longest message from standard input, in bytes.
 const MAX_MESSAGE_BYTES: u64 = 1024 * 1024;
 
 /// Flags of `clawk run`.
@@ -92,20 +92,20 @@ pub(crate) enum ApproveMode {
     Never,
 }
 
-/// Runs the conversation and ends the agent in good order.
+/// Runs the conversation and ends the agent normally.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     let runtime = compose::runtime()?;
     runtime.block_on(converse(args, config, None))
 }
 
-/// The same for a message of the record that is said once more: as its sender's, with the rights that it had. Its answer goes where the
-/// message came from, too. `accepted`: the payload of its `ckp.message.accepted`.
+/// Sends a recorded message again, with the rights of its original sender. Its answer also goes to the conversation of the message.
+/// `accepted`: the payload of its `ckp.message.accepted` event.
 pub(crate) fn run_again(args: &Args, config: Option<&Path>, accepted: &str) -> Result<ExitCode> {
     let runtime = compose::runtime()?;
     runtime.block_on(converse(args, config, Some(accepted)))
 }
 
-/// The same from a step of an earlier session, which `point` finds in the state directory; one turn.
+/// Runs one turn from a step of an earlier session, which `point` finds in the state directory.
 pub(crate) fn forked(
     args: &Args,
     config: Option<&Path>,
@@ -211,7 +211,7 @@ async fn converse(args: &Args, config: Option<&Path>, again: Option<&str>) -> Re
     Ok(code)
 }
 
-/// The one message of `-m` or of a standard input that is no terminal; `None` means a chat, or that nothing was said.
+/// Returns the single message of `-m` or of a standard input that is not a terminal; `None` means a chat, or no input.
 fn one_message(args: &Args) -> Result<Option<String>> {
     if let Some(text) = &args.message {
         if text.trim().is_empty() {
@@ -228,7 +228,8 @@ fn one_message(args: &Args) -> Result<Option<String>> {
     standard_input()
 }
 
-/// What a pipe or a file on standard input holds, beside a message of the command line. A terminal and `/dev/null` hold nothing.
+/// Returns what a pipe or a file on standard input holds, in addition to a message on the command line. A terminal and `/dev/null`
+/// hold nothing.
 fn piped() -> Result<Option<String>> {
     let stat = match rustix::fs::fstat(io::stdin()) {
         Ok(stat) => stat,
@@ -250,7 +251,7 @@ fn piped() -> Result<Option<String>> {
     text
 }
 
-/// The whole of standard input as one text, without a byte order mark, with plain line ends; none if it is empty.
+/// Reads all of standard input as one text, without a byte order mark and with plain line ends; `None` if it is empty.
 fn standard_input() -> Result<Option<String>> {
     let mut bytes = Vec::new();
     io::stdin()
@@ -266,7 +267,7 @@ fn standard_input() -> Result<Option<String>> {
     Ok(Some(text.trim_end().to_owned()).filter(|text| !text.is_empty()))
 }
 
-/// `run.opening` of `clawk.toml`: said by itself when nothing else was asked for.
+/// Returns `run.opening` of `clawk.toml`, which is sent if the user gives no message.
 fn opening(agent: &Agent, chatting: bool) -> Option<String> {
     let text = agent.settings.run.opening.clone()?;
     let hint = if chatting {
@@ -298,8 +299,8 @@ fn greet(agent: &Agent, chatting: bool) {
     }
 }
 
-/// Prints the answers of turns that went on by themselves, once. `shown`: messages whose answers the person has read already; the
-/// record of that is written in the background, so the journal may still list them.
+/// Prints the answers of turns that continued by themselves, once. `shown`: messages whose answers the person has already read.
+/// They are recorded in the background, so the journal may still list them.
 async fn told_since(agent: &Agent, shown: &[MessageId]) -> Result<()> {
     let paint = TerminalStyle::stderr();
     let answers = agent
@@ -357,7 +358,7 @@ async fn chat(conversation: &mut Conversation<'_>, first: Option<String>) -> Res
                 PromptAction::Leave => return Ok(ExitCode::SUCCESS),
             },
         };
-        // A refused message is said and the conversation goes on.
+        // A refused message is reported, and the conversation continues.
         match conversation.turn(text).await {
             Ok(TurnWaitOutcome::Terminated) => return Ok(ExitCode::from(TERMINATED)),
             Ok(TurnWaitOutcome::Turn(_)) => {}
@@ -367,7 +368,7 @@ async fn chat(conversation: &mut Conversation<'_>, first: Option<String>) -> Res
     }
 }
 
-/// The last line: is what was recorded whole, and where to look at it.
+/// Prints the last line: whether the record is complete, and how to view it.
 async fn say_proof(agent: &Agent, session: clawk_proto::SessionId) -> Result<()> {
     let paint = TerminalStyle::stderr();
     let proof = agent.proof(session)?;
@@ -384,7 +385,7 @@ async fn say_proof(agent: &Agent, session: clawk_proto::SessionId) -> Result<()>
     if let Some(fault) = &proof.fault {
         out::note(&format!("       {fault}"));
     }
-    // As it was started, so that the line can be pasted after `cargo run` as well.
+    // Use the program's name as it was started, so that the line also works after `cargo run`.
     let program = std::env::args().next().unwrap_or_else(|| "clawk".to_owned());
     let look = format!(
         "{program} trace show --state {} --session {session}",

@@ -1,4 +1,4 @@
-//! Flags and a manifest's Sandbox become a plan.
+//! Compiles flags and a manifest's Sandbox into a plan.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -83,7 +83,7 @@ pub(super) struct BoxArgs {
     workdir: Option<PathBuf>,
 }
 
-/// One of a closed set of words.
+/// Parses one of a closed set of words.
 fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_value(json!(text)).map_err(|error| error.to_string())
 }
@@ -103,48 +103,48 @@ fn mount(text: &str) -> Result<MountSettings, String> {
     })
 }
 
-/// What is to be tried.
+/// The box to try.
 #[derive(Debug)]
 pub(super) struct BoxRequest {
-    /// As a manifest would say it.
+    /// The Sandbox as a manifest would declare it.
     pub(super) sandbox: Option<Sandbox>,
-    /// Compiled.
+    /// The compiled plan.
     pub(super) plan: Arc<Plan>,
-    /// What starts it.
+    /// The launcher that starts it.
     pub(super) launcher: Launcher,
-    /// Where relative paths start.
+    /// The base of relative paths.
     pub(super) base: PathBuf,
-    /// Hosts that may be in the own network.
+    /// Allowed hosts in the private network.
     pub(super) allow_private: Vec<String>,
 }
 
-/// What a box is wanted for.
+/// The purpose of a box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SandboxPurpose {
-    /// A command runs in it, with what the folder's files name.
+    /// To run a command in it, with the programs that the folder's files name.
     Run,
-    /// It is described; nothing that the folder's files name is run.
+    /// To describe it. No program that the folder's files name is run.
     Explain,
 }
 
 impl BoxArgs {
-    /// With this manifest, where none is named.
+    /// Uses this manifest if none is named.
     pub(super) fn of(mut self, manifest: Option<PathBuf>) -> Self {
         self.file = self.file.or(manifest);
         self
     }
 
-    /// The plan in force.
+    /// Returns the plan in force.
     ///
     /// # Errors
-    /// The manifest or the configuration is not valid, or the folder is not there.
+    /// The manifest or the configuration is not valid, or the folder does not exist.
     pub(super) fn asked(&self, config: Option<&Path>, purpose: SandboxPurpose) -> Result<BoxRequest> {
         let mut config = Config::load(config, self.file.as_deref())?.outside(self.outside);
         if purpose == SandboxPurpose::Explain {
             config = config.running_nothing();
         }
         let file = self.file.as_ref();
-        // A person may try a Sandbox before any agent has it.
+        // A person may try a Sandbox before an agent uses it.
         let alone = file
             .map(|file| manifest::sandbox(file, &config))
             .transpose()?
@@ -197,7 +197,7 @@ impl BoxArgs {
         })
     }
 
-    /// No flag changes what the manifest says.
+    /// Returns whether no flag changes the manifest's Sandbox.
     fn is_plain(&self) -> bool {
         self.level.is_none()
             && self.mount.is_empty()
@@ -263,7 +263,7 @@ impl BoxArgs {
 }
 
 impl BoxRequest {
-    /// The order for a run, with the environment that the `shell` tool gives.
+    /// Returns the launch specification, with the environment of the `shell` tool.
     pub(super) fn spec(&self, program: &str, args: Vec<String>) -> Spec {
         let mut spec = Spec::new(program, Arc::clone(&self.plan));
         spec.args = args;

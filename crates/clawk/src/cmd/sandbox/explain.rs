@@ -1,4 +1,5 @@
-//! `clawk sandbox explain`: what a box shows, lets through and forbids; by which wall, and what that wall does not cover.
+//! `clawk sandbox explain`: describes what a box shows, allows and forbids, the mechanism that enforces each rule, and the
+//! mechanism's limits.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -28,7 +29,7 @@ pub(super) struct ExplainArgs {
     format: Format,
 }
 
-/// Walls by the beginning of their mechanism's name: what each holds, and what it does not cover.
+/// Mechanisms by the prefix of their name: what each enforces, and what it does not cover.
 const WALLS: [(&str, &str, &str); 22] = [
     (
         "namespaces:",
@@ -235,7 +236,7 @@ fn files(asked: &BoxRequest) -> Result<()> {
     Ok(())
 }
 
-/// The agent's own files that a mount would make writable; in an own folder, the folder alone.
+/// Returns the agent's own files that a mount would make writable. In a folder of the agent's own, only the folder.
 fn shown_own(asked: &BoxRequest) -> Vec<&PathBuf> {
     let own = &asked.plan.filesystem().own;
     let below = |path: &&PathBuf| own.iter().any(|above| path.starts_with(above) && above != *path);
@@ -307,7 +308,7 @@ fn limits(asked: &BoxRequest) -> Result<()> {
 
 type WallDescription = (&'static str, &'static str, &'static str);
 
-/// Mechanisms of one wall together, in order.
+/// Groups mechanisms of the same kind, in order.
 fn grouped(mechanisms: &[String]) -> Vec<(String, Option<&'static WallDescription>)> {
     let mut groups: Vec<(String, Option<&WallDescription>)> = Vec::new();
     for mechanism in mechanisms {

@@ -1,4 +1,4 @@
-//! `clawk sandbox`: a person tries the box that tools get, and sees which wall stopped what.
+//! `clawk sandbox`: lets a person try the sandbox of tools, and shows which mechanism stopped an action.
 
 mod asked;
 mod explain;
@@ -42,7 +42,7 @@ Examples:
 
 Exit codes of `run`: the command's own; 128 + N when signal N ended it, 124 when the time was over, 125 when nothing was run.";
 
-/// Runs, or explains.
+/// Runs a command, or explains the box.
 pub(crate) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     match &args.what {
         SandboxCommand::Run(args) => run::run(args, config),

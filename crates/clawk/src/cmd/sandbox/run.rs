@@ -1,4 +1,4 @@
-//! `clawk sandbox run`: one command in its box, its output as it comes, and what held it.
+//! `clawk sandbox run`: runs one command in its box, prints its output as it arrives, and the mechanisms in force.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -21,9 +21,9 @@ use super::way::SandboxEgress;
 use crate::compose;
 use crate::out::{self, TerminalStyle};
 
-/// Most standard input that is passed on, bytes.
+/// Largest standard input that is passed on, in bytes.
 const MAX_STDIN_BYTES: u64 = 64 << 20;
-/// Exit code: the time was over.
+/// Exit code: the time limit expired.
 const TIME: u8 = 124;
 /// Exit code: nothing was run.
 const REFUSED: u8 = 125;
@@ -69,7 +69,7 @@ pub(super) struct RunArgs {
     cmd: Vec<String>,
 }
 
-/// Runs it.
+/// Runs the command.
 pub(super) fn run(args: &RunArgs, config: Option<&Path>) -> Result<ExitCode> {
     let asked = args
         .within
@@ -182,7 +182,7 @@ fn code(outcome: &LaunchOutcome) -> u8 {
     u8::try_from(code & 0xff).unwrap_or(REFUSED)
 }
 
-/// How it ended, in a few words.
+/// Describes in a few words how the command ended.
 fn end(outcome: &LaunchOutcome) -> String {
     match (outcome.exit_code, outcome.signal, &outcome.limit) {
         (_, _, Some(limit)) => limit.to_string(),

@@ -1,4 +1,4 @@
-//! The output of a command as a person sees it: to a file or a pipe every byte, to a terminal without what could steer it.
+//! The display of a command's output: unchanged for a file or a pipe, without terminal control sequences for a terminal.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::{Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use clawk_sandbox::LaunchOutcome;
 use clawk_sandbox::launch::ToolOutputStream;
 
-/// What has been passed on while it came.
+/// The output that was passed on as it arrived.
 #[derive(Debug)]
 pub(super) struct ForwardedOutput {
     out: Mutex<ForwardedStream>,
@@ -16,12 +16,12 @@ pub(super) struct ForwardedOutput {
 #[derive(Debug)]
 struct ForwardedStream {
     passed: usize,
-    /// Of a terminal.
+    /// The filter, if the output goes to a terminal.
     quiet: Option<TerminalFilter>,
 }
 
 impl ForwardedOutput {
-    /// Looks where the output goes.
+    /// Checks where the output goes.
     pub(super) fn new() -> Self {
         let side = |terminal: bool| {
             Mutex::new(ForwardedStream {
@@ -35,13 +35,13 @@ impl ForwardedOutput {
         }
     }
 
-    /// Passes a piece on.
+    /// Passes a piece of output on.
     pub(super) fn show(&self, stream: ToolOutputStream, bytes: &[u8]) {
-        // silent-ok: nobody reads on; the run goes to its end all the same.
+        // silent-ok: the reader is gone; the run still goes to its end
         let _ = self.write(stream, bytes);
     }
 
-    /// What a level whose output comes at its end has kept.
+    /// Prints the output of a level that returns it only at the end.
     pub(super) fn rest(&self, outcome: &LaunchOutcome) -> io::Result<()> {
         for (stream, all) in [
             (ToolOutputStream::Out, &outcome.stdout),
@@ -77,16 +77,16 @@ impl ForwardedOutput {
     }
 }
 
-/// Longest sequence that is looked at, bytes.
+/// Longest control sequence that is examined, in bytes.
 const MAX_SEQUENCE: usize = 32;
-/// What stands for a byte that could steer.
+/// Replaces a byte that could control the terminal.
 const MARK: &[u8] = "·".as_bytes();
 
-/// Lets text, line ends, backspaces, colours and the erasing of a line through; everything else that a terminal obeys becomes a mark:
-/// titles, the clipboard, questions that it would answer by typing, moves to other places.
+/// A filter for terminals. It passes text, line ends, backspaces, colours and the erasure of a line. It replaces every other
+/// control sequence by a mark: titles, clipboard access, queries that the terminal would answer by typing, cursor moves.
 #[derive(Debug, Default)]
 struct TerminalFilter {
-    /// A sequence that has begun, its escape included; or the first byte of a letter of two that may be a control character.
+    /// An incomplete control sequence with its escape, or the first byte of a two-byte character that may be a control character.
     held: Vec<u8>,
 }
 
@@ -105,7 +105,7 @@ impl TerminalFilter {
             ([], b'\n' | b'\r' | b'\t' | 0x08) => out.push(byte),
             ([], 0..0x20 | 0x7f) => out.extend_from_slice(MARK),
             ([], _) => out.push(byte),
-            // A control character of the second row, in UTF-8.
+            // A C1 control character in UTF-8.
             ([0xc2], 0x80..=0x9f) => self.marked(out),
             ([0xc2], _) => {
                 out.append(&mut self.held);

@@ -1,20 +1,20 @@
-//! `clawk sandbox run --warm`: the command runs in a box that has waited for it, as a tool's second call does.
+//! `clawk sandbox run --warm`: runs the command in a prewarmed box, as for a tool's second call.
 
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clawk_sandbox::{EgressGate, LaunchInput, Launcher, Spec, WarmPoolLimits};
 
-/// How long the box may take to be there, milliseconds.
+/// Time limit for the box to become ready, in milliseconds.
 const PATIENCE_MS: u64 = 10_000;
 
-/// The program that shows the configuration to the launcher.
+/// The program of the first call, which shows the configuration to the launcher.
 const FIRST: &str = "/bin/true";
 
-/// This launcher with a box that waits for `spec`.
+/// Returns the launcher with a prewarmed box for `spec`.
 ///
 /// # Errors
-/// The box can't be made, or `spec` is none that a waiting box could serve.
+/// The box can't be made, or `spec` can't be served by a prewarmed box.
 pub(super) async fn waiting_for(spec: &Spec, launcher: &Launcher) -> Result<Launcher> {
     let launcher = launcher.clone().with_warm(WarmPoolLimits::default());
     let mut first = spec.clone();
@@ -22,7 +22,7 @@ pub(super) async fn waiting_for(spec: &Spec, launcher: &Launcher) -> Result<Laun
     first.args = Vec::new();
     first.stdin = LaunchInput::Null;
     first.tee = None;
-    // Nobody in that box asks for anything.
+    // The program in that box opens no connections.
     first.gate = spec.gate.as_ref().map(|_| EgressGate::new(|_| Ok(Box::new(()))));
     launcher.launch(&first).await?;
     for _ in 0..PATIENCE_MS {

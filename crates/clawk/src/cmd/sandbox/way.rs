@@ -1,4 +1,4 @@
-//! The way out of the box: the egress proxy, as tools have it, and what it was asked for.
+//! The network path of the box: the egress proxy that tools use, and its report.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,26 +14,26 @@ use tokio_util::task::TaskTracker;
 
 use super::asked::BoxRequest;
 
-/// How long the end waits for connections to be told.
+/// Time limit at the end for reports of connections.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// What was reached by one run.
+/// The egress proxy of one run.
 pub(super) struct SandboxEgress {
     ledger: Option<Arc<ConnectionLedger>>,
     tasks: TaskTracker,
 }
 
-/// Entries for the proxy; one that can't be read is an error here, where a person waits.
+/// Parses the proxy's host entries. An invalid one is an error here, because a person waits for the result.
 fn patterns(texts: &[String]) -> Result<Vec<HostPattern>> {
     let read = |text: &String| HostPattern::try_from(text.to_lowercase());
     texts.iter().map(|text| Ok(read(text)?)).collect()
 }
 
 impl SandboxEgress {
-    /// Puts a proxy for what the plan allows into the order.
+    /// Adds a proxy for the hosts that the plan allows to the specification.
     ///
     /// # Errors
-    /// A host can't be read, or the proxy can't be set up.
+    /// A host can't be parsed, or the proxy can't be set up.
     pub(super) fn open(asked: &BoxRequest, spec: &mut Spec) -> Result<Self> {
         let tasks = TaskTracker::new();
         let network = asked.plan.network();
@@ -81,7 +81,7 @@ impl SandboxEgress {
         Ok(Self { ledger, tasks })
     }
 
-    /// The run is over: what it reached.
+    /// Ends the proxy after the run. Returns the connections.
     pub(super) async fn over(self) -> ConnectionReport {
         self.tasks.close();
         let _ = tokio::time::timeout(LAST_WORDS, self.tasks.wait()).await; // silent-ok: then they are told without their ends

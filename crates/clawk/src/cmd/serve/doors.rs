@@ -1,4 +1,4 @@
-//! The doors beside standard input: each serves by itself until it is closed.
+//! The entry points beside standard input. Each serves until it is closed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ use crate::config::QueueDoor;
 use crate::out;
 use crate::state::kept;
 
-/// How long clients may take to go once the agent has ended.
+/// Time limit for clients to disconnect after the agent has ended.
 const DOORS_END: Duration = Duration::from_secs(15);
-/// Below the state directory: the sessions of clients that have no connection.
+/// Folder in the state directory: the sessions of disconnected clients.
 const SESSIONS: &str = "doors";
 
-/// All that are open.
+/// All open entry points.
 #[derive(Debug, Default)]
 pub(super) struct OpenDoors {
     tasks: TaskTracker,
@@ -38,19 +38,19 @@ pub(super) struct OpenDoors {
     keys: Option<Keys>,
     /// The manifest's channels.
     channels: Option<Channels>,
-    /// The run of the agent that they serve, where several hosts share it.
+    /// The agent run that the channels serve, if several hosts share the state.
     connected: Option<Kernel>,
-    /// Nothing new is taken.
+    /// Cancelled when no new requests are accepted.
     closing: CancellationToken,
-    /// The control socket's clients are let go.
+    /// Cancelled when the control socket's clients are disconnected.
     over: CancellationToken,
-    /// What is said of them once the agent runs.
+    /// Lines to print once the agent runs.
     opened: Vec<String>,
     warnings: Vec<String>,
 }
 
-/// Opens the control socket and what the command line names. Behind any of these doors the agent starts at once, behind
-/// standard input alone with the first `claw.initialize`.
+/// Opens the control socket and the entry points of the command line. With any of these, the agent starts at once; with standard
+/// input alone, it starts at the first `claw.initialize`.
 pub(super) async fn open(
     args: &Args,
     launched: &LaunchedAgentFactory,
@@ -58,14 +58,14 @@ pub(super) async fn open(
 ) -> Result<OpenDoors> {
     let mut doors = OpenDoors::default();
     let control = launched.control(host)?;
-    // Before the listener: nobody is told that there is no such channel.
+    // Open the channels before the listener, so that no client is told that a channel does not exist.
     let listener = match args.listen {
         Some(address) => Some(bind(address, launched, host).await?),
         None => None,
     };
     doors.channels = connect(args, launched, host).await?;
     if let Some(listener) = listener {
-        // Before anybody is answered: a client that is quick is not told that no agent runs.
+        // Start the agent before the first answer, so that a fast client is not told that no agent runs.
         host.start(None).await?;
         doors.listen(listener, launched);
     }
@@ -153,13 +153,13 @@ impl OpenDoors {
         anyhow::bail!("this build has no `--redis`; build with `--features redis`")
     }
 
-    /// What replaces the listener's tokens, where there is one.
+    /// Returns the handle that replaces the listener's tokens, if there is a listener.
     pub(super) const fn keys(&self) -> Option<&Keys> {
         self.keys.as_ref()
     }
 
-    /// Ends the agent's run and begins one of `fresh`, behind the same doors; turns that are under way go on in it. If it can't
-    /// start after all, the agent goes on as it was.
+    /// Ends the agent's run and starts one of `fresh` behind the same entry points; running turns continue in it. If the new run
+    /// can't start, the agent continues as before.
     pub(super) async fn next_run(
         &mut self,
         args: &Args,
@@ -195,7 +195,8 @@ impl OpenDoors {
         replaced
     }
 
-    /// Connects the channels once this host leads, and again for each run of the agent; closes them when another host leads.
+    /// Connects the channels when this host becomes the leader, and again for each run of the agent. Closes them when another host
+    /// leads.
     pub(super) async fn lead(&mut self, args: &Args, launched: &LaunchedAgentFactory, host: &AgentHost) {
         let sharing = kept::sharing(launched.state());
         if !sharing.shared || args.manifest.is_none() || !launched.blueprint().has_channels() {
@@ -223,7 +224,7 @@ impl OpenDoors {
         }
     }
 
-    /// Ends the agent, then lets the clients go: each gets the answers that the agent still had for it.
+    /// Ends the agent, then disconnects the clients. Each first gets its remaining answers.
     pub(super) async fn close(self, host: &AgentHost) {
         self.closing.cancel();
         if let Some(channels) = &self.channels {
@@ -238,7 +239,7 @@ impl OpenDoors {
     }
 }
 
-/// Names by which platforms reach this listener: those that they were given.
+/// Returns the host names under which platforms were told to reach this listener.
 pub(super) fn public_hosts(blueprint: &ResolvedConfig) -> BTreeSet<String> {
     let channels = blueprint.config.settings.channels.values();
     let public = channels.filter_map(|channel| channel.public_url.as_deref());
@@ -264,14 +265,14 @@ async fn bind(
     .await
 }
 
-/// Connects the manifest's channels. Behind standard input alone, an agent that can't start says so to its launcher.
+/// Connects the manifest's channels. With standard input alone, an agent that can't start reports that to its launcher.
 async fn connect(args: &Args, launched: &LaunchedAgentFactory, host: &AgentHost) -> Result<Option<Channels>> {
     let blueprint = launched.blueprint();
     if args.manifest.is_none() || !blueprint.has_channels() {
         return Ok(None);
     }
     let kernel = match host.start(None).await {
-        // Of several hosts one has the channels: see [`OpenDoors::lead`].
+        // If several hosts share the state, only one has the channels: see [`OpenDoors::lead`].
         Ok(_) if kept::sharing(launched.state()).shared && !kept::sharing(launched.state()).leads => {
             return Ok(None);
         }
@@ -295,7 +296,7 @@ fn serving(broker: &str, options: &QueueOptions) -> String {
     format!("serving CKP on {broker}, `claw.{swarm}.{agent}.inbox`")
 }
 
-/// How the agent is served by a queue; the names are the manifest's.
+/// Returns the options for serving the agent over a queue. The names come from the manifest.
 #[cfg(any(feature = "nats", feature = "redis"))]
 fn queue(url: &Url, settings: &QueueDoor, launched: &LaunchedAgentFactory) -> Result<QueueOptions> {
     let blueprint = launched.blueprint();

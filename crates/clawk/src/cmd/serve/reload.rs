@@ -1,4 +1,4 @@
-//! SIGHUP: takes up tokens, channels and policies, or changes nothing and says why.
+//! SIGHUP: reloads tokens, channels and policies. On an error it changes nothing and reports the reason.
 
 use std::path::Path;
 
@@ -13,12 +13,11 @@ use crate::compose::{LaunchedAgentFactory, ResolvedConfig};
 use crate::config::Settings;
 use crate::out;
 
-/// Tables of `clawk.toml` that a new run of the agent takes up.
+/// Tables of `clawk.toml` that a new run of the agent reloads.
 const OF_A_RUN: [&str; 2] = ["channels", "approvals"];
 
-/// Reads `clawk.toml` and the manifest again. Everything is checked before anything is changed. New tokens count at once; for
-/// other channels or policies the agent's run ends and another begins, because a run is recorded with the policies that judge
-/// it.
+/// Reads `clawk.toml` and the manifest again, and checks everything before it changes anything. New tokens apply at once. Changed
+/// channels or policies need a new run of the agent, because a run is recorded with the policies that govern it.
 pub(super) async fn reload(
     args: &Args,
     config: Option<&Path>,
@@ -76,10 +75,10 @@ async fn attempt(
     })
 }
 
-/// What of the running agent is different in the fresh one.
+/// Returns the reloadable parts that differ between the running and the fresh configuration.
 ///
 /// # Errors
-/// Something is that only a start takes up.
+/// Another part differs, which only a restart can apply.
 fn new_parts(running: &ResolvedConfig, fresh: &ResolvedConfig) -> Result<Vec<&'static str>> {
     let tables = differing(&running.config.settings, &fresh.config.settings)?;
     if let Some(key) = tables.iter().find(|key| !OF_A_RUN.contains(&key.as_str())) {
@@ -106,7 +105,7 @@ fn new_parts(running: &ResolvedConfig, fresh: &ResolvedConfig) -> Result<Vec<&'s
     Ok(parts)
 }
 
-/// Tables and keys, beside the tokens, that are not the same in both.
+/// Returns the tables and keys that differ, without the tokens.
 fn differing(running: &Settings, fresh: &Settings) -> Result<Vec<String>> {
     let told = |settings: &Settings| -> Result<Value> {
         let mut value = serde_json::to_value(settings)?;

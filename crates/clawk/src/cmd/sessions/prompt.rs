@@ -1,4 +1,4 @@
-//! `clawk sessions prompt`: what the model saw, with the cost of each part.
+//! `clawk sessions prompt`: shows what the model saw, with the cost of each part.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use crate::cmd::trace::{TraceSource, context_files, tape};
 use crate::out::{self, Format, TerminalStyle, block, one_line};
 use crate::state;
 
-/// Bytes that a token is counted for.
+/// Bytes per token in the estimate.
 const TOKEN_BYTES: usize = 4;
 
 /// Flags of `clawk sessions prompt`.
@@ -41,7 +41,7 @@ pub(super) struct Args {
     format: Format,
 }
 
-/// The turns that are printed.
+/// The range of turns to print.
 #[derive(Debug, Clone, Copy)]
 struct TurnRange {
     first: u32,
@@ -68,7 +68,7 @@ struct PromptPart {
     text: String,
 }
 
-/// Builds the prompt again and prints it.
+/// Rebuilds the prompt and prints it.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let source = TraceSource::state(&args.which.dir()?)?;
     let TraceSource::State(reader) = &source else {
@@ -98,7 +98,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A session's record and what its models were asked, built again.
+/// A session's record, and the rebuilt requests to its models.
 struct PromptRecord {
     session: String,
     turns: TurnPrompts,
@@ -153,8 +153,8 @@ impl PromptRecord {
 
 type TurnPrompts = Vec<(String, Vec<Digest>)>;
 
-/// The digests of what the model was asked, by turn in order; and the searches of each. A summary of what left the context, and the
-/// steps of a composite tool, are no turns of the conversation.
+/// Returns the digests of the model requests by turn in order, and the searches of each turn. Conversation summaries and the steps
+/// of a composite tool do not count as turns.
 fn record(events: &[RecordedEvent]) -> (TurnPrompts, BTreeMap<String, Vec<Value>>) {
     let mut turns: TurnPrompts = Vec::new();
     let mut searches = BTreeMap::new();
@@ -185,7 +185,7 @@ fn record(events: &[RecordedEvent]) -> (TurnPrompts, BTreeMap<String, Vec<Value>
     (turns, searches)
 }
 
-/// The prompt, cut where its parts meet.
+/// Splits the prompt into its parts.
 fn parts(request: &InferRequest) -> Vec<PromptPart> {
     let mut parts = Vec::new();
     let mut rest = request.system.as_str();
@@ -250,7 +250,7 @@ fn add_messages(parts: &mut Vec<PromptPart>, request: &InferRequest) {
             }
             ModelMessage::Assistant { text, calls, .. } if calls.is_empty() => ("assistant", text.clone()),
             ModelMessage::Assistant { .. } => {
-                // silent-ok: plain members
+                // silent-ok: these members always serialise
                 ("assistant", serde_json::to_string(message).unwrap_or_default())
             }
             ModelMessage::ToolResult { text, .. } => ("tool-result", text.clone()),

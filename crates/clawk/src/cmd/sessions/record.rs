@@ -1,4 +1,4 @@
-//! `clawk sessions record`: what turns did, by the record: the calls behind the line that answers end with.
+//! `clawk sessions record`: lists the calls of each turn, which the line below an answer summarises.
 
 use std::process::ExitCode;
 
@@ -33,7 +33,7 @@ pub(super) struct Args {
     format: Format,
 }
 
-/// Prints the record of each turn that has ended.
+/// Prints the record of each ended turn.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let source = TraceSource::state(&args.which.dir()?)?;
     let TraceSource::State(reader) = &source else {

@@ -1,7 +1,7 @@
-//! `clawk skill test --run INPUT`: one skill, run by the agent's own model under everything that binds it.
+//! `clawk skill test --run INPUT`: runs one skill with the agent's own model, under all its restrictions.
 //!
-//! It runs as a composite tool that the manifest does not declare: an inner turn with the skill's tools alone, each call by the one
-//! path. One rule is added, which allows that tool and nothing else.
+//! The skill runs as a composite tool that the manifest does not declare: an inner turn with the skill's tools only, each call over
+//! the usual path. One rule is added, which allows only that tool.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -52,21 +52,21 @@ fn object(text: &str) -> Result<SkillTrialInput, String> {
 }
 
 impl SkillTrialArgs {
-    /// It is asked for.
+    /// Returns whether a trial is requested.
     pub(super) const fn is_wanted(&self) -> bool {
         self.run.is_some()
     }
 }
 
-/// The tool that stands for the skill while it is tried.
+/// Returns the name of the tool that represents the skill in the trial.
 fn name_of(skill: &str) -> String {
     format!("skill-test-{skill}")
 }
 
-/// The manifest with a tool for the trial, and a rule that allows it.
+/// Adds a tool for the trial to the manifest, and a rule that allows it.
 ///
 /// # Errors
-/// The manifest has no such skill, or a tool of that name.
+/// The manifest does not have the skill, or already has a tool with that name.
 pub(crate) fn with_trial(manifest: &mut Manifest, skill: &str) -> Result<()> {
     let tool = name_of(skill);
     if manifest.skill(skill).is_none() || manifest.tool(&tool).is_some() {
@@ -86,7 +86,7 @@ pub(crate) fn with_trial(manifest: &mut Manifest, skill: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs it and says what came of it.
+/// Runs the skill and prints the result.
 pub(super) async fn run(
     claw: &Path,
     (config, outside): (Option<&Path>, AllowOutsideArgs),
@@ -150,7 +150,8 @@ pub(super) async fn run(
     })
 }
 
-/// In a dry run nothing happens, so the answer is yes. Else a person answers elsewhere, or nobody does and the policy's silence counts.
+/// Answers an approval request. In a dry run the answer is yes, because nothing happens. Otherwise a person answers elsewhere, or
+/// the request times out.
 async fn answer(agent: &compose::Agent, question: &ApprovalQuestion, dry: bool) {
     if dry {
         agent
@@ -183,12 +184,12 @@ async fn answer(agent: &compose::Agent, question: &ApprovalQuestion, dry: bool) 
     }
 }
 
-/// A member's text; empty where there is none.
+/// Returns a member's text; empty if it is missing.
 fn member<'v>(value: &'v Value, key: &str) -> &'v str {
     value.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The calls of the run, and what the skill took.
+/// Returns the calls of the run, and the skill's actual use.
 async fn facts(agent: &compose::Agent, session: SessionId, skill: &str) -> Result<(Vec<Value>, Value)> {
     let kinds = &[
         kind::ACTION_REQUESTED,
@@ -312,10 +313,10 @@ fn show(report: &Value, format: Format) -> Result<()> {
     Ok(())
 }
 
-/// The blueprint's manifest, ready for the trial.
+/// Prepares the manifest for the trial.
 ///
 /// # Errors
-/// As [`with_trial`].
+/// The errors of [`with_trial`].
 pub(crate) fn prepare(manifest: &mut Arc<Manifest>, skill: Option<&str>) -> Result<()> {
     match skill {
         None => Ok(()),

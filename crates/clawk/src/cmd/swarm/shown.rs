@@ -1,4 +1,4 @@
-//! What a person reads of a run: how far it is, and how it ended.
+//! The display of a swarm run: its progress and its end.
 
 use anyhow::Result;
 use clawk_kernel::{Kernel, SwarmView};
@@ -8,12 +8,12 @@ use clawk_swarm::coord::{Member, RunResult};
 
 use crate::out::{self, Format, TerminalStyle};
 
-/// Members that one line of progress names.
+/// Largest number of members in one line of progress.
 const NAMES: usize = 5;
 
-/// Says how far a run is, if that is not what was `told` last.
+/// Prints the progress of a run, unless it equals the last line in `told`.
 pub(super) async fn tell(kernel: &Kernel, run: &RequestId, told: &mut String) {
-    // silent-ok: while no host coordinates the swarm, there is nothing to tell
+    // silent-ok: while no host coordinates the swarm there is no progress to print
     let view = kernel.swarm().await.ok().flatten();
     let line = view.and_then(|view| progress(&view, run));
     if let Some(line) = line.filter(|line| line != told) {
@@ -22,7 +22,7 @@ pub(super) async fn tell(kernel: &Kernel, run: &RequestId, told: &mut String) {
     }
 }
 
-/// How far a run is, in one line; none: it has ended.
+/// Returns the progress of a run in one line; `None` if it has ended.
 fn progress(view: &SwarmView, run: &RequestId) -> Option<String> {
     let run = view.runs.iter().find(|known| known.task_id == *run)?;
     let names = |of: &dyn Fn(&Member) -> bool| {

@@ -1,5 +1,5 @@
-//! `clawk trace show --task`: what became of a task of a swarm, with everything that was delegated below it, as one tree. Records
-//! of other hosts join it: a try that was sent to one stands below its task here.
+//! `clawk trace show --task`: shows a swarm's task and all tasks delegated below it as one tree. Records of other hosts are merged:
+//! an attempt on another host appears below its task.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 use super::each;
 use crate::out::{self, Format};
 
-/// Tries of one task that are looked for on other hosts.
+/// Largest number of attempts of one task that are looked for on other hosts.
 const MAX_TRIES: u32 = 1000;
-/// Levels that are shown by indentation.
+/// Deepest level that is shown by indentation.
 const MAX_INDENT: usize = 40;
 
 /// One task of the tree.
@@ -33,7 +33,7 @@ struct TaskTreeBranch {
     children: Vec<TaskTreeBranch>,
 }
 
-/// What is known of one task before it stands in the tree.
+/// What is known of one task before the tree is built.
 #[derive(Debug, Default)]
 struct TaskTreeEntry {
     parent: Option<String>,
@@ -42,7 +42,7 @@ struct TaskTreeEntry {
     attempts: u32,
 }
 
-/// What all records say, by task.
+/// The entries of all records, by task.
 type TaskTreeIndex = BTreeMap<String, TaskTreeEntry>;
 
 fn told(event: &RecordedEvent) -> Value {
@@ -53,7 +53,7 @@ fn told(event: &RecordedEvent) -> Value {
     })
 }
 
-/// Prints the tree of a run, or of one task, over all these records.
+/// Prints the tree of a run or of one task over all these records.
 pub(crate) fn tree(state: &Path, task: &str, with: &[PathBuf], format: Format) -> Result<ExitCode> {
     let mut known = of_state(state, "local")?;
     for path in with {
@@ -83,7 +83,7 @@ pub(crate) fn tree(state: &Path, task: &str, with: &[PathBuf], format: Format) -
     Ok(ExitCode::SUCCESS)
 }
 
-/// The tasks of a state directory, each with the events of its session.
+/// Reads the tasks of a state directory, each with the events of its session.
 fn of_state(state: &Path, host: &str) -> Result<TaskTreeIndex> {
     let reader = read_only(state)?;
     let mut known = TaskTreeIndex::new();
@@ -98,7 +98,7 @@ fn of_state(state: &Path, host: &str) -> Result<TaskTreeIndex> {
     Ok(known)
 }
 
-/// The same of an export.
+/// Reads the tasks of an export.
 fn of_export(path: &Path, host: &str) -> Result<TaskTreeIndex> {
     let about = || format!("can't read `{}`", path.display());
     let text = std::fs::read_to_string(path).with_context(about)?;
@@ -129,7 +129,7 @@ fn of_export(path: &Path, host: &str) -> Result<TaskTreeIndex> {
     Ok(known)
 }
 
-/// A try that another host knows as a task of its own stands below the task whose try it is.
+/// Puts a task of another host below the task whose attempt it is.
 fn join(known: &mut TaskTreeIndex) {
     let tries = known.iter().flat_map(|(id, of)| {
         let task = RequestId::parse(id).ok(); // silent-ok: what has no such id was sent nowhere
@@ -197,7 +197,7 @@ fn when(event: &Value) -> &str {
     event.get("timestamp").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A task with all below it. Each is taken once, so that a record that names itself as its parent ends, too.
+/// Builds a task with its subtasks. Each task is used once, so that a record that names itself as its parent can't cause a loop.
 fn built(known: &mut BTreeMap<String, TaskTreeEntry>, task: &str) -> TaskTreeBranch {
     let Some(own) = known.remove(task) else {
         return TaskTreeBranch::default();
@@ -209,13 +209,13 @@ fn built(known: &mut BTreeMap<String, TaskTreeEntry>, task: &str) -> TaskTreeBra
         .collect();
     below.sort();
     let mut branch = own.branch;
-    // In the order in which they happened: what the swarm's record says of a task, and what the task's own session says.
+    // Sort by time: events of the swarm's record and of the task's own session.
     branch.events.sort_by(|a, b| when(a).cmp(when(b)));
     branch.children = below.into_iter().map(|(_, id)| built(known, &id)).collect();
     branch
 }
 
-/// What an event of a swarm says, for people.
+/// Describes an event of a swarm for people.
 fn about(event: &Value) -> String {
     let kind = event.get("type").and_then(Value::as_str).unwrap_or_default();
     let payload = event.get("payload").filter(|_| kind.starts_with("ckp.swarm."));

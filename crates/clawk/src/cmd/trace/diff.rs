@@ -15,10 +15,10 @@ use super::source::{TraceSource, pages};
 use crate::out::{self, Format, TerminalStyle, one_line};
 use crate::state;
 
-/// A diff holds both traces in memory; more than this is refused.
+/// A diff holds both traces in memory; a larger one is refused. In bytes.
 const MAX_BYTES: u64 = 1024 * 1024 * 1024;
 
-/// Differences that are printed for people who name no limit.
+/// Default number of printed differences.
 const SHOWN: usize = 100;
 
 /// Flags of `clawk trace diff`.
@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// A trace as JSON Lines: of a file, of standard input, or of a session in an agent's state.
+/// Returns a trace as JSON Lines: of a file, of standard input, or of a session in an agent's state.
 fn text(name: &str, which: &state::StateSelector) -> Result<String> {
     let path = Path::new(name);
     let is_session = name == "last" || name.parse::<clawk_proto::SessionId>().is_ok();
@@ -108,12 +108,12 @@ fn session(name: &str, which: &state::StateSelector) -> Result<String> {
     Ok(text)
 }
 
-/// What is printed: the differences within the limit, and what lies beyond it.
+/// The printed report: differences within the limit, and the number beyond it.
 #[derive(Debug, Serialize)]
 struct TraceDiffReport {
     compatibility: TraceCompatibility,
     differences: Vec<TraceDifference>,
-    /// Only where a limit left something out.
+    /// Present only if a limit omitted differences.
     #[serde(skip_serializing_if = "Option::is_none")]
     left_out: Option<LeftOut>,
     #[serde(skip)]
@@ -122,7 +122,7 @@ struct TraceDiffReport {
     minor: usize,
 }
 
-/// Differences beyond the limit, counted.
+/// Counts of the differences beyond the limit.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 struct LeftOut {
     differences: usize,
@@ -152,7 +152,8 @@ impl TraceDiffReport {
         let all = LeftOut::of(&differences);
         let mut left_out = None;
         if differences.len() > most {
-            // What matters first; otherwise the order of the first trace, in which everything stands without a limit.
+            // Significant differences come first, otherwise in the order of the first trace. Without a limit all are printed in
+            // that order.
             differences.sort_by_key(|difference| difference.significance == DifferenceSignificance::Minor);
             left_out = Some(LeftOut::of(differences.get(most..).unwrap_or_default()));
             differences.truncate(most);
@@ -176,7 +177,7 @@ fn human(shown: &TraceDiffReport) -> Result<()> {
     };
     let TraceDiffReport { major, minor, .. } = shown;
     out::line(&format!("{verdict}  {major} major, {minor} minor differences"))?;
-    // What matters first.
+    // Significant differences come first.
     let mut sorted: Vec<&TraceDifference> = shown.differences.iter().collect();
     sorted.sort_by_key(|d| d.significance == DifferenceSignificance::Minor);
     for difference in sorted {

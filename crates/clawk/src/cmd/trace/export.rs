@@ -1,4 +1,4 @@
-//! `clawk trace export`: JSON Lines; `--strict` leaves out what the TRACE standard does not name (R31).
+//! `clawk trace export`: writes JSON Lines. `--strict` omits everything that the TRACE standard does not define (R31).
 
 mod html;
 mod otlp;
@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 
 use super::source::{SessionSelection, TraceSource, lines, pages, parse};
 
-/// The prefix of event types that are ours.
+/// Prefix of clawk's own event types.
 const OURS: &str = "ckp.";
 
 /// What is written.
@@ -33,7 +33,7 @@ pub(super) enum TraceExportFormat {
     Html,
 }
 
-/// Where to and how.
+/// The destination and the format.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TraceExportOptions<'a> {
     pub(super) output: Option<&'a Path>,
@@ -102,7 +102,7 @@ fn write(
                     Ok(out.write_all(b"\n")?)
                 })?;
             }
-            // As it was written: re-serialising could change what was hashed.
+            // Copy the original line: serialising it again could change the hashed bytes.
             TraceSource::File(path) => lines(path, |_, line| {
                 if pick.takes(parse(line)?.session_id) {
                     out.write_all(line)?;
@@ -115,7 +115,7 @@ fn write(
     Ok(out.flush()?)
 }
 
-/// What a strict export leaves out of one session, and where the original chain ended.
+/// What a strict export omits from one session, and where the original chain ended.
 #[derive(Default)]
 struct LeftOut {
     events: u64,
@@ -126,7 +126,7 @@ fn rechained(source: &TraceSource, pick: SessionSelection, out: &mut impl Write)
     if matches!(source, TraceSource::File(path) if path.as_os_str() == "-") {
         bail!("`--strict` reads the trace twice; give a file instead of standard input");
     }
-    // The first event says what was left out, so it has to be known before.
+    // The first event lists the omitted events, so they must be counted before.
     let mut left_out: HashMap<SessionId, LeftOut> = HashMap::new();
     source.each(pick, |event| {
         let of_session = left_out.entry(event.session_id).or_default();

@@ -1,4 +1,4 @@
-//! `clawk trace fork`: goes on live from a step of a recorded session, in a new one.
+//! `clawk trace fork`: continues live from a step of a recorded session, in a new session.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     )
 }
 
-/// The step, as it stands in the journal.
+/// Returns the step as recorded in the journal.
 fn point(state: &Path, session: &str, at: u64) -> Result<ForkPoint> {
     let source = TraceSource::state(state)?;
     let SessionSelection::One(session) = source.pick(Some(session))? else {

@@ -1,4 +1,4 @@
-//! `clawk trace key`: what to keep elsewhere, so that nobody can rewrite the record unseen.
+//! `clawk trace key`: prints the key and checkpoint to store elsewhere. With them, a rewrite of the record is detected.
 
 use std::io::{self, Write};
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `clawk trace redact`: content erased, on the record.
+//! `clawk trace redact`: erases content, on the record.
 
 use std::process::ExitCode;
 
@@ -39,7 +39,7 @@ pub(super) struct Args {
     format: Format,
 }
 
-/// Longest reason, bytes.
+/// Longest reason, in bytes.
 const MAX_REASON_BYTES: usize = 1000;
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
@@ -63,7 +63,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             .erase(what, &args.reason, &by, &SystemClock::default())
             .await?;
         if erased.contents > 0 {
-            // Pages that were rebuilt since may hold old copies: a whole new file does not.
+            // Rebuilt pages may hold old copies, so the whole file is rewritten.
             state.rewrite().await?;
         }
         if state.is_signed()? {

@@ -1,4 +1,4 @@
-//! `clawk trace replay`: a recorded session run again without the world, or decided again by other rules.
+//! `clawk trace replay`: runs a recorded session again without effects, or decides it again with other rules.
 
 mod carp;
 mod sets;
@@ -131,7 +131,7 @@ pub(super) fn run(args: &Args, config: Option<&Path>) -> Result<ExitCode> {
     answer(&replayed, resolved.as_ref(), args)
 }
 
-/// Where contents lie.
+/// Returns the state with the contents, if there is one.
 fn contents(args: &Args, source: &TraceSource) -> Result<Option<StateReader>> {
     Ok(match source {
         TraceSource::State(reader) => Some(read_only(reader.state())?),
@@ -142,7 +142,7 @@ fn contents(args: &Args, source: &TraceSource) -> Result<Option<StateReader>> {
     })
 }
 
-/// What each of so many times comes to.
+/// Repeats the replay and returns the result of each repetition.
 fn repeated(
     times: u32,
     again: impl Fn() -> Result<carp::CarpReplayReport>,
@@ -158,7 +158,7 @@ fn repeated(
     Ok(first)
 }
 
-/// A record that does not hold is not replayed.
+/// Verifies the record. A record that is not valid is not replayed.
 pub(in crate::cmd) fn holds(source: &TraceSource, pick: SessionSelection) -> Result<()> {
     let report = match source {
         TraceSource::State(reader) => reader.verify(pick.session())?,

@@ -1,4 +1,4 @@
-//! Where events come from: a state directory or a file.
+//! The source of events: a state directory or a file.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -10,7 +10,7 @@ use clawk_proto::SessionId;
 use clawk_proto::trace::{SealedEvent, TraceEvent};
 use clawk_trace::MAX_LINE_BYTES;
 
-/// Rows that are in memory at a time.
+/// Number of rows in memory at a time.
 const PAGE: usize = 1000;
 
 /// All sessions, or one.
@@ -49,7 +49,7 @@ impl TraceSource {
         Self::File(path)
     }
 
-    /// What `--session` means here.
+    /// Resolves `--session` for this source.
     pub(in crate::cmd) fn pick(&self, session: Option<&str>) -> Result<SessionSelection> {
         let Some(text) = session else {
             return Ok(SessionSelection::All);
@@ -79,7 +79,7 @@ impl TraceSource {
         Ok(SessionSelection::One(last.context("there are no sessions yet")?))
     }
 
-    /// Every event in order.
+    /// Visits every event in order.
     pub(in crate::cmd) fn each(
         &self,
         pick: SessionSelection,
@@ -100,7 +100,7 @@ impl TraceSource {
 }
 
 impl TraceSource {
-    /// Every event in order, as people read it. A file holds no contents, so codes stand where words were.
+    /// Visits every event in order, with the text of its content. A file has no contents, so only codes are shown.
     pub(in crate::cmd) fn each_with_words(
         &self,
         pick: SessionSelection,
@@ -113,12 +113,12 @@ impl TraceSource {
     }
 }
 
-/// The door of the chain that every run of an agent keeps for its lifecycle.
+/// Entry point of the chain in which every run of an agent records its lifecycle.
 const RUNTIME: &str = "runtime";
-/// Sessions looked at for the latest conversation; beyond, the latest of all is meant.
+/// Number of newest sessions in which the latest conversation is searched. If none is found, the newest session is used.
 const LOOK_BACK: usize = 64;
 
-/// The latest session that somebody spoke or called in: each run ends with its lifecycle's own chain.
+/// Returns the latest session with a message or a call. Lifecycle chains, which end each run, are skipped.
 fn last_conversation(reader: &StateReader) -> Result<Option<SessionId>> {
     let sessions = reader.sessions(LOOK_BACK)?;
     for row in &sessions {
@@ -136,7 +136,7 @@ fn last_conversation(reader: &StateReader) -> Result<Option<SessionId>> {
     Ok(sessions.first().map(|row| row.session))
 }
 
-/// Every stored event behind `after`; answers the last row.
+/// Visits every stored event after `after`. Returns the last row.
 pub(super) fn pages(
     reader: &StateReader,
     pick: SessionSelection,
@@ -158,7 +158,7 @@ pub(super) fn pages(
     }
 }
 
-/// Every line that is not empty, with its number, without its line break.
+/// Visits every non-empty line with its number, without its line break.
 pub(super) fn lines(path: &Path, mut take: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
     let mut reader = open(path)?;
     let mut line = Vec::new();
@@ -189,7 +189,7 @@ pub(super) fn lines(path: &Path, mut take: impl FnMut(u64, &[u8]) -> Result<()>)
     Ok(())
 }
 
-/// The file, or standard input for `-`.
+/// Opens the file, or standard input for `-`.
 pub(super) fn open(path: &Path) -> Result<Box<dyn BufRead>> {
     if path.as_os_str() == "-" {
         return Ok(Box::new(BufReader::new(io::stdin())));
@@ -202,7 +202,7 @@ pub(super) fn parse(line: &[u8]) -> Result<TraceEvent> {
     serde_json::from_slice(line).context("no TRACE event (look with `clawk trace verify`)")
 }
 
-/// A sealed event with its payload as a map.
+/// Converts a sealed event to one with its payload as a map.
 pub(in crate::cmd) fn whole(event: &SealedEvent) -> Result<TraceEvent> {
     Ok(TraceEvent {
         trace_version: event.trace_version.to_owned(),
@@ -220,10 +220,10 @@ pub(in crate::cmd) fn whole(event: &SealedEvent) -> Result<TraceEvent> {
     })
 }
 
-/// An event as people read it: with the words that its content holds, where the state has them and they can be opened.
+/// Adds the text of the event's content, if the state has it and can decrypt it.
 pub(in crate::cmd) fn with_words(reader: &StateReader, mut event: TraceEvent) -> TraceEvent {
     if let Some(hash) = clawk_kernel::words_hash(&event.payload) {
-        // silent-ok: without the key, or after an erasure, the code stays
+        // silent-ok: without the key, or after an erasure, only the code is shown
         let content = reader.content(hash).ok().flatten();
         clawk_kernel::put_words(&mut event.payload, content.as_deref());
     }

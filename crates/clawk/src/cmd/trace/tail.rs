@@ -1,4 +1,4 @@
-//! `clawk trace tail`.
+//! `clawk trace tail`: prints the newest events and follows the record.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Read, Write};
@@ -14,7 +14,7 @@ use super::EventLinePrinter;
 use super::source::{SessionSelection, TraceSource, open, pages, parse, whole, with_words};
 use crate::out::Format;
 
-/// How often a follower looks for more.
+/// Interval at which new events are looked for.
 const POLL: Duration = Duration::from_millis(200);
 
 pub(super) fn run(
@@ -41,7 +41,7 @@ struct TailPrinter {
 }
 
 impl TailPrinter {
-    /// As it is printed: JSON is the record itself.
+    /// Returns the printed form. JSON output is the record itself.
     fn of_state(&self, reader: &StateReader, event: TraceEvent) -> TraceEvent {
         match self.format {
             Format::Human => with_words(reader, event),
@@ -66,7 +66,7 @@ fn state(
     follow: bool,
     printer: &mut TailPrinter,
 ) -> Result<()> {
-    // Rows of all sessions are dense; those of one are not, so all of its events pass by.
+    // Rows of all sessions are contiguous, but those of one session are not, so all events are read.
     let after = match pick {
         SessionSelection::All => reader
             .last_row()?
@@ -108,7 +108,7 @@ fn file(
     let mut line = Vec::new();
     let mut live = false;
     loop {
-        // One more for its line break.
+        // One more byte for the line break.
         let room = u64::try_from((MAX_LINE_BYTES + 1).saturating_sub(line.len())).unwrap_or(u64::MAX);
         if room == 0 {
             bail!("a line is longer than {MAX_LINE_BYTES} bytes: this is not a trace");
@@ -116,11 +116,11 @@ fn file(
         let read = reader.by_ref().take(room).read_until(b'\n', &mut line)?;
         let complete = line.ends_with(b"\n");
         if !complete && read > 0 {
-            // Not at the end: go on reading this line.
+            // The line is incomplete, so read on.
             continue;
         }
         if !complete && live {
-            // Half a line, or none: its writer is still at it.
+            // The writer has not finished the line.
             std::thread::sleep(POLL);
             continue;
         }

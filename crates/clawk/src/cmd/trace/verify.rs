@@ -1,4 +1,4 @@
-//! `clawk trace verify`.
+//! `clawk trace verify`: checks the chains and signatures of a record.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,25 +14,25 @@ use serde::Serialize;
 use super::source::{SessionSelection, TraceSource, lines, open};
 use crate::out::{self, Format, TerminalStyle};
 
-/// What signatures are held against the trace: the public key's file, and the checkpoints' file.
+/// The files to check signatures: the public key and the checkpoints.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SignatureFiles<'a> {
     pub(super) key: Option<&'a Path>,
     pub(super) checkpoints: Option<&'a Path>,
 }
 
-/// The report of the chains, with what else was looked at.
+/// The result of verifying a record: the chains' report and further checks.
 #[derive(Debug, Serialize)]
 struct VerifyFindings {
     #[serde(flatten)]
     report: VerificationReport,
-    /// What signatures vouch for.
+    /// What the signatures cover.
     #[serde(skip_serializing_if = "Option::is_none")]
     signed: Option<CheckpointCoverage>,
-    /// Of a state directory: the bytes that events refer to.
+    /// For a state directory: the contents that events refer to.
     #[serde(skip_serializing_if = "Option::is_none")]
     contents: Option<ContentInventory>,
-    /// Of a state directory: what else is wrong with it. A start refuses it, too, or would lose something.
+    /// For a state directory: other problems. A start would also refuse the state, or lose data.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<String>,
 }
@@ -45,7 +45,7 @@ pub(super) fn run(
 ) -> Result<ExitCode> {
     let witness = witness(source, pick, signed)?;
     let mut report = report(source, pick)?;
-    // "Valid" must never mean "not there".
+    // "Valid" must never mean "missing".
     if let (Some(session), true, 0) = (pick.session(), report.valid, report.event_count) {
         bail!("there is no session `{session}` here");
     }
@@ -71,7 +71,7 @@ pub(super) fn run(
         TraceSource::State(reader) => problems(reader)?,
         TraceSource::File(_) => Vec::new(),
     };
-    // One truth for the JSON, the text and the exit code.
+    // The JSON, the text and the exit code all use this value.
     report.valid &= problems.is_empty();
     let whole = report.valid;
     let findings = VerifyFindings {
@@ -94,8 +94,8 @@ pub(super) fn run(
     })
 }
 
-/// What is wrong with a state directory beside its chains: what a start would refuse, projections that don't fit the events, and
-/// contents that are lost or changed.
+/// Returns problems of a state directory other than its chains: reasons for a start to refuse it, projections that do not match the
+/// events, lost or changed contents.
 pub(in crate::cmd) fn problems(reader: &StateReader) -> Result<Vec<String>> {
     let key = crate::state::kept::public_key(reader.state())?;
     let mut problems: Vec<String> = reader.refused_at_start(key.as_ref())?.into_iter().collect();
@@ -116,7 +116,7 @@ pub(in crate::cmd) fn problems(reader: &StateReader) -> Result<Vec<String>> {
     Ok(problems)
 }
 
-/// Whether the chains hold.
+/// Verifies the chains.
 pub(super) fn report(source: &TraceSource, pick: SessionSelection) -> Result<VerificationReport> {
     Ok(match source {
         TraceSource::State(reader) => reader.verify(pick.session())?,
@@ -127,8 +127,8 @@ pub(super) fn report(source: &TraceSource, pick: SessionSelection) -> Result<Ver
     })
 }
 
-/// The signatures to hold the trace against. A state directory's own heads count with its own key when nothing is named: that
-/// finds out whoever could not sign; what finds out everybody is a key and heads kept elsewhere.
+/// Returns the signatures to check the trace against. If none are named, a state directory is checked against its own signed heads
+/// and key. That detects changes by anybody who could not sign; only a key and heads stored elsewhere detect all changes.
 fn witness(
     source: &TraceSource,
     pick: SessionSelection,
@@ -163,7 +163,7 @@ fn witness(
         return Ok(None);
     };
     let asked = signed.key.is_some() || signed.checkpoints.is_some();
-    // A key beside an empty list is suspicious only to whoever asked for signatures.
+    // A key with an empty list of heads is a fault only if the user asked for signatures.
     if text.is_empty() && !asked {
         return Ok(None);
     }
@@ -174,13 +174,13 @@ fn witness(
     match CheckpointVerifier::new(&text, &key, pick == SessionSelection::All, |session| {
         pick.takes(session)
     }) {
-        // One session may be too young for a head of its own.
+        // A single session may be too new to have a signed head.
         Err(CheckpointError::Empty) if !asked => Ok(None),
         other => Ok(Some(other.context(place)?)),
     }
 }
 
-/// Signatures and contents, a line each.
+/// Prints signatures and contents, one line each.
 fn beside(findings: &VerifyFindings) -> Result<()> {
     let paint = TerminalStyle::stdout();
     let held = findings.report.fault.is_none() && findings.problems.is_empty();
@@ -231,7 +231,7 @@ fn beside(findings: &VerifyFindings) -> Result<()> {
     Ok(())
 }
 
-/// One session of a file. A line that can't be read may belong to it, so it counts.
+/// Verifies one session of a file. An unreadable line may belong to the session, so it counts as a fault.
 fn one_session(path: &Path, pick: SessionSelection) -> Result<VerificationReport> {
     let mut verifier = Verifier::default();
     lines(path, |number, line| {

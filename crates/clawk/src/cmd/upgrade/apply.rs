@@ -1,4 +1,4 @@
-//! Going live: files are put in place, the running agent starts again.
+//! Installs an upgrade: replaces the files and restarts the running agent.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,28 +13,28 @@ use serde_json::json;
 use super::{Args, UpgradeCandidate, judged as judged_manifest};
 use crate::config::Config;
 
-/// How long the agent may take to end its turns and to be back.
+/// Time limit for the agent to end its turns and to start again.
 const BACK: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(200);
-/// What the replaced file's name ends with.
+/// Suffix of the replaced file's name.
 const BEFORE: &str = ".before";
 
-/// What was replaced.
+/// The replaced files.
 #[derive(Debug, Default)]
 pub(super) struct AppliedUpgrade {
     pub(super) replaced: Vec<PathBuf>,
 }
 
-/// What became of the agent.
+/// The result of restarting the agent.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RestartOutcome {
-    /// None runs.
+    /// No agent is running.
     NotRunning,
-    /// It runs again.
+    /// The agent restarted.
     Restarted,
-    /// It runs as before, and can't start again by itself.
+    /// The agent still runs the old version and can't restart by itself. Holds the reason.
     Stays(String),
-    /// It did not come back; the old files are in their places again.
+    /// The agent did not restart, and the old files were restored.
     TakenBack,
 }
 
@@ -67,10 +67,10 @@ impl RestartOutcome {
     }
 }
 
-/// Puts the new files in the places of the old ones, each whole or not at all.
+/// Replaces the old files by the new ones, each completely or not at all.
 ///
 /// # Errors
-/// A file can't be written, or the new manifest means something else in the old one's place.
+/// A file can't be written, or the new manifest has another meaning at the old one's path.
 pub(super) fn apply(
     args: &Args,
     new: &UpgradeCandidate<'_>,
@@ -91,7 +91,7 @@ pub(super) fn apply(
     Ok(applied)
 }
 
-/// What was judged is what takes the place: references of the manifest are relative to its folder.
+/// Checks that the manifest at its new path equals the tested one, because its references are relative to its folder.
 fn means_the_same(fresh: &Path, judged: &Manifest, config: &Config) -> Result<()> {
     let here = judged_manifest(fresh, config)?;
     let here = Manifest {
@@ -112,7 +112,7 @@ fn beside(path: &Path, end: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// A copy of `new` at `place`; the old file is kept beside it.
+/// Copies `new` to `place`. The old file is kept beside it.
 fn replace(new: &Path, place: &Path, check: impl Fn(&Path) -> Result<()>) -> Result<()> {
     let context = || {
         format!(
@@ -143,10 +143,10 @@ fn replace(new: &Path, place: &Path, check: impl Fn(&Path) -> Result<()>) -> Res
     })
 }
 
-/// Lets the running agent start again, and waits until it answers. One that does not come back gets its old files back.
+/// Restarts the running agent and waits until it answers. If it does not, the old files are restored.
 ///
 /// # Errors
-/// The old files can't be put back.
+/// The old files can't be restored.
 pub(super) async fn restart(state: &Path, applied: &AppliedUpgrade) -> Result<RestartOutcome> {
     let asked = match ControlClient::connect(state).await {
         Ok(mut client) => client.ask("clawk.restart", &json!({})).await,

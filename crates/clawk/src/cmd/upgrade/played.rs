@@ -1,4 +1,4 @@
-//! The last sessions of a record, played again.
+//! Replays the last sessions of a record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::cmd::trace::source::{SessionSelection, TraceSource};
 use crate::config::{Config, Settings};
 use crate::state::kept::{StateReader, read_only};
 
-/// The record, and which of its sessions are played.
+/// The record, and the sessions that are replayed.
 pub(super) struct ReplayedRecord {
     source: TraceSource,
     reader: StateReader,
@@ -27,8 +27,10 @@ pub(super) struct ReplayedRecord {
 }
 
 impl ReplayedRecord {
+    /// Opens a record and selects its last sessions.
+    ///
     /// # Errors
-    /// The record can't be read, does not hold, or nobody spoke or called in it.
+    /// The record can't be read, is not valid, or has no message or call.
     pub(super) fn open(state: &Path, last: usize) -> Result<Self> {
         let source = TraceSource::state(state)?;
         holds(&source, SessionSelection::All)?;
@@ -47,10 +49,10 @@ impl ReplayedRecord {
         })
     }
 
-    /// All of them with `manifest` in place of the recorded one. `None`: as recorded, by this program.
+    /// Replays all of them with `manifest` in place of the recorded one. `None`: as recorded, with this program.
     ///
     /// # Errors
-    /// The record can't be read. A session that can't be replayed is named instead.
+    /// The record can't be read. A single session that can't be replayed is listed in the report instead.
     pub(super) async fn again(&self, manifest: Option<&Manifest>, config: &Config) -> Result<UpgradeReport> {
         let mut found = UpgradeReport::default();
         for session in &self.sessions {
@@ -81,7 +83,7 @@ impl ReplayedRecord {
     }
 }
 
-/// Sessions of an agent in which somebody spoke or called, in order of appearance. A fork is its source's, and has no replay of its own.
+/// Returns the agent's sessions with a message or a call, in order of appearance. A forked session can't be replayed alone.
 fn candidates(source: &TraceSource) -> Result<Vec<SessionId>> {
     let (mut own, mut found) = (BTreeSet::new(), Vec::new());
     source.each(SessionSelection::All, |event| {
@@ -105,7 +107,7 @@ fn candidates(source: &TraceSource) -> Result<Vec<SessionId>> {
     Ok(found)
 }
 
-/// The new manifest in place of the tape's, with what this program knows of its tools.
+/// Returns the new manifest for a tape, with this program's descriptions of its tools.
 fn other(manifest: &Manifest, tape: &ReplayTape, settings: &Settings) -> ShadowAgent {
     let mut tools = BTreeMap::new();
     let mut built_in = BTreeSet::new();
@@ -131,7 +133,7 @@ fn other(manifest: &Manifest, tape: &ReplayTape, settings: &Settings) -> ShadowA
     }
 }
 
-/// A tool that this program runs itself.
+/// Returns whether this program itself runs the tool.
 fn is_built_in(tool: &Tool, settings: &Settings) -> bool {
     let bound = settings.tools.tools.get(&tool.name);
     let elsewhere = bound.is_some_and(|bound| {
@@ -140,7 +142,7 @@ fn is_built_in(tool: &Tool, settings: &Settings) -> bool {
     !elsewhere && !tool.composite && tool.mcp_source.is_none()
 }
 
-/// What stands for a tool's own description; `None`: the recorded one does.
+/// Returns the description that replaces the recorded one; `None`: the recorded one is used.
 fn facts(tool: &Tool, ours: bool, tape: &ReplayTape) -> Option<ToolFacts> {
     let known = builtin::describe(&tool.name).filter(|_| ours);
     if let Some(known) = known {

@@ -1,4 +1,4 @@
-//! The new program, asked what it would decide: it replays the record itself.
+//! Asks the new program for its decisions: it replays the record itself.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -13,17 +13,18 @@ use crate::out;
 use crate::state::server::StateServer;
 use clawk_secrets::env;
 
-/// How long a replay of one session may take there, at most; and the longest answer, bytes.
+/// Time limit for one session's replay, and the largest answer in bytes.
 const SESSION: Duration = Duration::from_secs(120);
 const START: Duration = Duration::from_secs(60);
 const MAX_ANSWER_BYTES: u64 = 64 * 1024 * 1024;
-/// What it needs of the environment: where files lie. No token, no key; but for a record on a server, the server's password.
+/// The environment variables it gets, for file locations. It gets no token or key, except the server's password for a record on a
+/// server.
 const PASSED: [&str; 4] = ["HOME", "PATH", "XDG_CONFIG_HOME", "XDG_STATE_HOME"];
 
-/// What `program` finds, under `manifest` or the recorded one.
+/// Returns the replay's result of `program`, with `manifest` or the recorded one.
 ///
 /// # Errors
-/// It does not start, takes too long, or does not know the question.
+/// The program does not start, takes too long, or does not support the command.
 pub(super) async fn asked(
     program: &Path,
     args: &Args,

@@ -1,5 +1,5 @@
-//! From an event of the journal to a fact without contents: numbers, ids, digests, words of ours, and names that the operator
-//! declared. Every other text of a payload stays here.
+//! Converts a journal event to a telemetry fact: numbers, ids, digests, fixed words, and names that the operator declared. All
+//! other text stays on this machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,13 +16,13 @@ use uuid::Uuid;
 #[cfg(test)]
 mod tests;
 
-/// Tools that are known by name; those behind them are `other`.
+/// Largest number of tools with a name in telemetry. Further ones become `other`.
 const MAX_TOOLS: usize = 512;
-/// The trouble that stands for an event that can't be read.
+/// The error that stands for an event that can't be read.
 const UNREADABLE: &str = "unreadable";
 /// States of the lifecycle.
 const STATES: &[&str] = &["INIT", "STARTING", "READY", "STOPPING", "STOPPED", "ERROR"];
-/// How a task of a swarm ends, or what its try does.
+/// States of a swarm's task, and steps of its attempts.
 const STATUSES: &[&str] = &[
     "completed",
     "failed",
@@ -36,7 +36,7 @@ const STATUSES: &[&str] = &[
     "over",
     "settled",
 ];
-/// Why an inference failed.
+/// Reasons for a failed model request.
 const FAULTS: &[&str] = &[
     FaultKind::Unreachable.as_str(),
     FaultKind::Timeout.as_str(),
@@ -51,7 +51,7 @@ const FAULTS: &[&str] = &[
     FaultKind::Cancelled.as_str(),
 ];
 
-/// Events that facts are made of.
+/// Event types from which facts are made.
 pub(super) const KINDS: &[&str] = &[
     kind::LIFECYCLE,
     kind::TOOL_DESCRIBED,
@@ -90,7 +90,7 @@ pub(super) const KINDS: &[&str] = &[
     kind::SWARM_ENDED,
 ];
 
-/// The names that may be told.
+/// The names that may leave this machine.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DeclaredNames {
     declared: BTreeSet<String>,
@@ -125,7 +125,7 @@ impl DeclaredNames {
         }
     }
 
-    /// A tool of the catalog was looked at: it exists, whatever a model calls.
+    /// Adds a tool of the catalogue. A name that only a model invented is never added.
     fn learn(&mut self, tool: String) {
         if self.tools.len() < MAX_TOOLS {
             self.tools.insert(tool);
@@ -141,18 +141,18 @@ impl DeclaredNames {
     }
 }
 
-/// The id of a swarm's task, which may be a caller's own text, as a digest.
+/// Returns the digest of a swarm task's id, which may be a caller's own text.
 fn task_digest(task: &str) -> Option<Digest> {
     (!task.is_empty()).then(|| Digest(Sha256::digest(task).into()))
 }
 
-/// The id in a field that may hold any text.
+/// Parses an id from a field that may hold any text.
 fn id_of(text: &str) -> Option<Uuid> {
     text.parse().ok() // silent-ok: there is none
 }
 
-/// The fact that an event tells, if it is one of telemetry's. An event that can't be read counts as a trouble of its own and is
-/// logged: its numbers are in no sum.
+/// Converts an event to a fact, if telemetry covers its type. An unreadable event becomes an error fact and is logged; its numbers
+/// are missing in the sums.
 pub(super) fn of(event: &RecordedEvent, names: &mut DeclaredNames) -> Option<TelemetryFact> {
     let read = match Event::read(&event.kind, &event.payload) {
         Ok(read) => read,
@@ -306,7 +306,7 @@ fn what(event: &Event, names: &DeclaredNames) -> Option<TelemetryFactKind> {
             trouble(None)
         }
         Event::Shortened { .. } => unreadable(),
-        // Telemetry has nothing to say of these.
+        // Telemetry does not cover these events.
         Event::SessionStarted(_)
         | Event::AgentDescribed(_)
         | Event::ToolDescribed(_)
@@ -428,7 +428,7 @@ fn memory_fact(names: &DeclaredNames, op: &'static str, store: &str, count: u64)
     }
 }
 
-/// One recall asks several stores; it is a hit if one of them found something.
+/// Makes the fact of a recall. A recall asks several stores and counts as a hit if one of them found something.
 fn recalled_fact(names: &DeclaredNames, recalled: &MemoryRecalled) -> TelemetryFactKind {
     let count = recalled
         .searches
@@ -448,7 +448,7 @@ fn recalled_fact(names: &DeclaredNames, recalled: &MemoryRecalled) -> TelemetryF
     }
 }
 
-/// What an event of a swarm says.
+/// The fields of a swarm event that telemetry uses.
 #[derive(Debug, Default)]
 struct SwarmStep<'a> {
     member: Option<&'a str>,

@@ -1,5 +1,5 @@
-//! Telemetry (CKP §5.10). Each exporter follows the journal by itself: what was delivered is remembered beside the state, so nothing
-//! is lost by a crash or a receiver that is away, and nothing that the agent does waits for an exporter.
+//! Telemetry (CKP §5.10). Each exporter follows the journal on its own. Its position is stored beside the state, so that a crash or
+//! an absent receiver loses nothing, and the agent never waits for an exporter.
 
 mod facts;
 
@@ -27,42 +27,42 @@ use tokio_util::sync::CancellationToken;
 use crate::keeper::written;
 use facts::DeclaredNames;
 
-/// The folder of the state that holds what each exporter has delivered, and files with a relative `path`.
+/// Folder in the state for each exporter's position, and for files with a relative `path`.
 const FOLDER: &str = "telemetry";
-/// `batch.max_size` and `batch.flush_interval_ms`, where the manifest has none.
+/// Defaults of `batch.max_size` and `batch.flush_interval_ms`.
 const MAX_SIZE: u64 = 512;
 const FLUSH_MS: u64 = 1000;
-/// Most that a batch may hold, whatever the manifest says.
+/// Upper limit for a batch, whatever the manifest says.
 const MOST: u64 = 10_000;
-/// The first and the longest wait after a failure.
+/// First and longest delay after a failure, in milliseconds.
 const FIRST_PAUSE_MS: u64 = 500;
 const LONGEST_PAUSE_MS: u64 = 30_000;
-/// How long one delivery may take, and all of them at the end of a run.
+/// Time limit for one delivery, and for all deliveries at the end of a run.
 const DELIVERY: Duration = Duration::from_secs(20);
 const LAST: Duration = Duration::from_secs(3);
-/// A batch that the receiver calls malformed is left out after so many tries.
+/// Number of attempts after which a batch that the receiver calls malformed is skipped.
 const REFUSALS: u32 = 3;
-/// A file larger than this is put aside; so many are kept.
+/// Size above which a file is rotated, and number of rotated files that are kept.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 const KEPT_FILES: u32 = 4;
 const MAX_ANSWER_BYTES: u64 = 64 << 10;
 
-/// Where an exporter is, as it is kept.
+/// The stored position of an exporter.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Cursor {
-    /// The last row of the journal that was delivered or not wanted.
+    /// The last journal row that was delivered or skipped.
     row: u64,
-    /// Since when metrics count, microseconds since the epoch.
+    /// Start of the metrics' interval, in microseconds since the epoch.
     since_us: i64,
-    /// What was counted up to that row.
+    /// The metrics up to that row.
     points: Vec<MetricPoint>,
-    /// Batches that the receiver refused for good.
+    /// Number of batches that the receiver refused permanently.
     refused: u64,
-    /// Why nothing is delivered now.
+    /// The reason of the current failure; `None`: deliveries work.
     failing: Option<String>,
 }
 
-/// One exporter.
+/// One telemetry exporter.
 #[derive(Debug)]
 pub(crate) struct Exporter {
     name: String,
@@ -79,10 +79,10 @@ pub(crate) struct Exporter {
     clock: SystemClock,
 }
 
-/// The exporters that the manifest wants, ready to run.
+/// Builds the exporters that the manifest declares.
 ///
 /// # Errors
-/// An endpoint is not an address; or the manifest came over the wire and names a file of this machine or a secret.
+/// An endpoint is not a valid address; or the manifest came from a client and names a file of this machine or a secret.
 pub(crate) fn of(
     manifest: &Manifest,
     is_wired: bool,
@@ -180,7 +180,7 @@ fn sink(
     })
 }
 
-/// What waits to be delivered.
+/// Records that wait for delivery.
 #[derive(Debug)]
 struct PendingExport {
     assembler: TelemetryAssembler,
@@ -188,15 +188,15 @@ struct PendingExport {
     cursor: Cursor,
     items: Vec<TelemetryRecord>,
     counted: bool,
-    /// Since when something waits.
+    /// Time since when records wait.
     since: Option<Instant>,
-    /// The delivery that ran out of time and still holds its thread.
+    /// A delivery that timed out and still blocks its thread.
     stuck: Option<JoinHandle<()>>,
     refusals: u32,
 }
 
 impl Exporter {
-    /// Delivers until `over`, and what is left then for a bounded time.
+    /// Delivers until `over`, then delivers the rest within a time limit.
     pub(crate) async fn serve(mut self, over: CancellationToken) {
         let mut work = self.begin().await;
         let mut commits = self.journal.watch();
@@ -256,7 +256,7 @@ impl Exporter {
     }
 
     async fn begin(&mut self) -> PendingExport {
-        // silent-ok: without a cursor, all of the journal is delivered: twice rather than never
+        // silent-ok: without a position the whole journal is delivered again; a duplicate is better than a gap
         let text = std::fs::read_to_string(&self.file).unwrap_or_default();
         let mut cursor: Cursor = serde_json::from_str(&text).unwrap_or_default(); // silent-ok: as said
         if cursor.since_us == 0 {
@@ -267,7 +267,7 @@ impl Exporter {
             limit: 1000,
             ..JournalScan::default()
         };
-        // silent-ok: the names of tools that can't be read now are `other`
+        // silent-ok: tools whose names can't be read now become `other`
         for event in self.journal.scan(known).await.unwrap_or_default() {
             let _fact = facts::of(&event, &mut self.names);
         }
@@ -283,7 +283,7 @@ impl Exporter {
         }
     }
 
-    /// Reads on and delivers if it is time; whether there may be more at once.
+    /// Reads more events and delivers if it is time. Returns whether more events may be available at once.
     async fn step(&mut self, work: &mut PendingExport, ends: bool) -> Result<bool> {
         let room = self.max_size.saturating_sub(work.items.len());
         let mut read = 0;
@@ -339,7 +339,7 @@ impl Exporter {
         };
         let (sink, resource, auth) = (Arc::clone(&self.sink), self.resource.clone(), self.auth.clone());
         let (tell, told) = tokio::sync::oneshot::channel();
-        // Files and databases block, and so may a secret's command: neither holds up the runtime's one worker.
+        // Files, databases and a secret's command block, so they must not run on the runtime's only worker.
         let handle = tokio::runtime::Handle::current();
         let task = tokio::task::spawn_blocking(move || {
             let secret = auth.map(|(resolver, name)| resolver.resolve(&name)).transpose();
@@ -376,7 +376,7 @@ impl Exporter {
         self.keep(&work.cursor)
     }
 
-    /// Says in the log and in the state that nothing is delivered now. `told`: the log has it already.
+    /// Records in the log and in the state that deliveries fail. `told`: the log already has it.
     fn failed(&self, work: &mut PendingExport, error: &anyhow::Error, told: bool) {
         let error = format!("{error:#}");
         if !told {
@@ -386,7 +386,7 @@ impl Exporter {
         self.note_failure(work);
     }
 
-    /// Says in the kept cursor why it stands; the row stays that of the last delivery.
+    /// Stores the reason of the failure; the position stays at the last delivery.
     fn note_failure(&self, work: &PendingExport) {
         let text = std::fs::read_to_string(&self.file).unwrap_or_default(); // silent-ok: nothing was delivered yet
         let mut kept: Cursor = serde_json::from_str(&text).unwrap_or_default(); // silent-ok: as above
@@ -403,7 +403,7 @@ impl Exporter {
     }
 }
 
-/// Each exporter that lags or has left something out, in words for `clawk doctor`.
+/// Returns a line for `clawk doctor` about each exporter that is behind or has skipped something.
 pub(crate) fn troubles(state: &Path) -> Vec<String> {
     let mut found = Vec::new();
     // silent-ok: no exporter has run yet

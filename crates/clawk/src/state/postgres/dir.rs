@@ -1,4 +1,4 @@
-//! The state that this process serves: a directory, or a directory beside a server.
+//! The state that this process serves: in a directory, or on a server with a directory beside it.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Write as _};
@@ -28,7 +28,7 @@ use crate::out;
 use crate::state::kept::{self, SharingPolicy};
 use crate::state::server::{FailoverMode, StateServer};
 
-/// How long whoever joins for a moment waits for one that has the agent alone.
+/// Time limit for a host that joins briefly to wait for one that has the agent alone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An open state. Clones share it.
@@ -76,7 +76,7 @@ impl RemoteState {
         self.state.remove(record, ContentRemoval::default()).await
     }
 
-    /// The stores that lie in the state.
+    /// Returns the memory stores in the state.
     pub(super) fn stores(&self) -> PgMemory {
         PgMemory::new(self.state.database(), &self.agent)
             .with_vault(self.state.vault().cloned().map(Arc::new))
@@ -89,7 +89,7 @@ impl RemoteState {
 }
 
 impl StateDir {
-    /// Opens what the directory holds or names. Another host's lease is not waited for.
+    /// Opens the state that the directory holds or names. Does not wait for another host's lease.
     pub(crate) fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, StateError> {
         let path = path.as_ref();
         match server(path)? {
@@ -101,7 +101,7 @@ impl StateDir {
         }
     }
 
-    /// The same with what opens and seals encrypted stores.
+    /// Like [`Self::open`], with the keys of encrypted stores.
     pub(crate) fn open_with(
         path: impl AsRef<Path>,
         options: Options,
@@ -133,7 +133,7 @@ impl StateDir {
         }
     }
 
-    /// Says that the key before is no longer needed for anything.
+    /// Records that the previous key is no longer needed.
     pub(crate) async fn forget_previous_key(&self) -> Result<(), JournalError> {
         match self {
             Self::Sqlite(state) => state.forget_previous_key().await,
@@ -141,7 +141,7 @@ impl StateDir {
         }
     }
 
-    /// Another host has it.
+    /// Returns whether another host has taken over the state.
     pub(crate) fn is_fenced(&self) -> bool {
         match self {
             Self::Sqlite(_) => false,
@@ -157,7 +157,7 @@ impl StateDir {
         }
     }
 
-    /// Other hosts serve it at the same time.
+    /// Returns whether other hosts serve the state at the same time.
     pub(crate) fn is_shared(&self) -> bool {
         match self {
             Self::Sqlite(_) => false,
@@ -165,7 +165,7 @@ impl StateDir {
         }
     }
 
-    /// This host does what one host alone may do.
+    /// Returns whether this host is the leader.
     pub(crate) fn leads(&self) -> bool {
         match self {
             Self::Sqlite(_) => true,
@@ -187,7 +187,7 @@ impl StateDir {
         }
     }
 
-    /// The same for what outlives a start of the agent.
+    /// Returns the journal for components that outlive a run of the agent.
     pub(crate) fn lasting_journal(&self) -> Arc<dyn Journal> {
         match self {
             Self::Sqlite(state) => state.journal(),
@@ -202,7 +202,7 @@ impl StateDir {
         }
     }
 
-    /// It lies on a server.
+    /// Returns whether the state is on a server.
     pub(crate) fn is_on_server(&self) -> bool {
         matches!(self, Self::Postgres(_))
     }
@@ -238,7 +238,7 @@ impl StateDir {
     ) -> Result<Option<StoredHead>, JournalError> {
         match self {
             Self::Sqlite(state) => state.seal(signer, at).await,
-            // Of several hosts, one signs.
+            // If several hosts share the state, only the leader signs.
             Self::Postgres(remote) if !remote.state.leads() => Ok(None),
             Self::Postgres(remote) => super::heads::seal(remote, signer, at).await,
         }
@@ -251,7 +251,8 @@ impl StateDir {
         }
     }
 
-    /// Of a server: by this host. Others' heads are held against the keys that they told.
+    /// Returns whether the journal is signed; on a server, by this host. Other hosts' heads are checked with the public keys that
+    /// they published.
     pub(crate) fn is_signed(&self) -> Result<bool, StateError> {
         match self {
             Self::Sqlite(state) => state.is_signed(),
@@ -382,7 +383,7 @@ impl StateDir {
         }
     }
 
-    /// A server keeps no embedding that was paid for.
+    /// A server stores no paid embeddings.
     pub(crate) async fn forgotten_elsewhere(
         &self,
         entries: Vec<JournalEntry>,
@@ -415,14 +416,14 @@ impl StateDir {
     }
 }
 
-/// Rows of a directory's database are not asked of a server, which is looked at by [`super::stores`].
+/// Message for row operations on a server. Its stores are accessed by [`super::stores`].
 pub(super) const ROWS: &str = "its stores are not rows of a directory";
 
 fn elsewhere(why: &str) -> JournalError {
     JournalError::Unwritable(format!("this state lies on PostgreSQL: {why}"))
 }
 
-/// The agent whose state it is; a state that nobody ever served has none.
+/// Returns the state's agent. A state that was never served has none.
 fn agent_of(server: &StateServer) -> Result<String, StateError> {
     let reader = PgReader::new(open_database(server, DatabaseAccess::Read)?);
     let info = wait(async move { reader.info().await })?;
@@ -430,7 +431,7 @@ fn agent_of(server: &StateServer) -> Result<String, StateError> {
         .ok_or_else(|| StateError::Server("no agent has run with this state".to_owned()))
 }
 
-/// Takes the directory and the lease, or joins the hosts that share the agent.
+/// Locks the directory and takes the lease, or joins the hosts that share the agent.
 pub(crate) fn serve(
     path: &Path,
     server: &StateServer,
@@ -451,7 +452,7 @@ pub(crate) fn serve(
         sharing,
         keys,
         find: Some(kept::find_key),
-        // A verb that opens the state for itself says nothing that must outlive the server.
+        // A command that opens the state alone writes nothing that must survive the server.
         synchronous: !matches!(beside, SharingPolicy::Refused)
             && server.failover == FailoverMode::Synchronous,
         ..ServingOptions::new(agent, &host, pid)
@@ -483,7 +484,7 @@ pub(crate) fn serve(
     })))
 }
 
-/// Opens it on the runtime of its connections.
+/// Opens the state on the runtime of its connections.
 fn open_within(
     database: PgDatabase,
     serving: ServingOptions,
@@ -494,12 +495,12 @@ fn open_within(
         let _gone = send.send(PgState::open(database, serving, patience).await); // silent-ok: whoever asked has ended
     });
     receive.recv().map_err(|_| {
-        // silent-ok: as said
+        // silent-ok: the error text says it
         StateError::Server("the work on PostgreSQL ended by itself".to_owned())
     })
 }
 
-/// A name that this directory of this machine keeps.
+/// Returns a generated host name, which stays the same for this directory on this machine.
 fn made_up(path: &Path) -> String {
     let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let hex = clawk_kernel::witness::digest_of(path.as_os_str().as_encoded_bytes()).to_hex();
@@ -507,7 +508,7 @@ fn made_up(path: &Path) -> String {
     format!("{machine}-{short}")
 }
 
-/// One process of this machine has the directory.
+/// Locks the directory for one process of this machine.
 fn take_lock(dir: &Path) -> Result<File, StateError> {
     let path = dir.join("lock");
     let fault = |source| StateError::Io {
@@ -526,7 +527,7 @@ fn take_lock(dir: &Path) -> Result<File, StateError> {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut pid = String::new();
-            // silent-ok: without it the message only says less
+            // silent-ok: without the process id the message is only shorter
             let _ = (&mut file).take(32).read_to_string(&mut pid);
             return Err(StateError::Locked {
                 path: dir.to_owned(),

@@ -1,4 +1,4 @@
-//! Erasing content of a state on a server, on the record. The rules are those of a state in a directory.
+//! Erases content of a state on a server, on the record. The rules are the same as for a state in a directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,9 +12,9 @@ use clawk_store::{ErasureResult, ErasureSelection, redacted};
 
 use super::dir::RemoteState;
 
-/// Rows that one commit of an expiry looks at.
+/// Number of rows that one commit of an expiry examines.
 const EXPIRY_ROWS: i64 = 2000;
-/// Atlases that come and go.
+/// Event types for loading and removing Atlases.
 const ATLASES: [&str; 2] = [kind::ATLAS_LOADED, kind::ATLAS_REMOVED];
 
 pub(super) async fn erase(
@@ -54,7 +54,7 @@ async fn find(reader: &PgReader, what: ErasureSelection) -> Result<ErasurePlan, 
                 None => Vec::new(),
             }
         }
-        // Named in this session, gone everywhere.
+        // Refers to content named in this session; it is erased everywhere.
         ErasureSelection::Digest(session, digest) => {
             reader.with_content(Some(session), None, Some(digest)).await?
         }
@@ -97,7 +97,7 @@ async fn find(reader: &PgReader, what: ErasureSelection) -> Result<ErasurePlan, 
     Ok((gone, erased, removal))
 }
 
-/// An event that the answer depends on can't be read.
+/// Returns the error for an unreadable event on which the result depends.
 fn unreadable_event(event: &RecordedEvent, error: &EventError) -> PgStateError {
     PgStateError::Broken(format!(
         "event {} of session {} can't be read: {error}",
@@ -105,7 +105,8 @@ fn unreadable_event(event: &RecordedEvent, error: &EventError) -> PgStateError {
     ))
 }
 
-/// What Atlases over the API are read from again at the next start: without it they would not govern.
+/// Returns the contents from which the next start reloads Atlases of the API. They must not be erased, because the Atlases would no
+/// longer govern.
 async fn atlases_in_force(reader: &PgReader) -> Result<BTreeSet<Digest>, PgStateError> {
     let mut loaded: BTreeMap<String, Digest> = BTreeMap::new();
     let mut after_row = 0;
@@ -122,7 +123,7 @@ async fn atlases_in_force(reader: &PgReader) -> Result<BTreeSet<Digest>, PgState
         let Some(last) = page.last() else { break };
         after_row = last.row;
         for event in &page {
-            // An Atlas that can't be read might be in force by what is to be erased: nothing is erased then.
+            // An unreadable event might load an Atlas by the content to erase. Then nothing is erased.
             if event.kind == kind::ATLAS_REMOVED {
                 let removed = AtlasRemoved::read(&event.kind, &event.payload);
                 loaded.remove(&removed.map_err(|error| unreadable_event(event, &error))?.atlas_id);

@@ -1,4 +1,4 @@
-//! Before every inference and every effect: is the lease still ours, as far as this host's own clock tells? (R48)
+//! Checks before every model request and every effect that this host still has the lease, by its own clock (R48).
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -24,10 +24,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::StateDir;
 
-/// How soon a start that failed is tried again.
+/// Delay before a failed start is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// Puts the question before the parts that act.
+/// Wraps the dependencies that act with the lease check.
 pub(crate) fn around(mut parts: AgentDependencies, state: &StateDir) -> AgentDependencies {
     let StateDir::Postgres(remote) = state else {
         return parts;
@@ -46,8 +46,8 @@ pub(crate) fn around(mut parts: AgentDependencies, state: &StateDir) -> AgentDep
     parts
 }
 
-/// Ends when this host may not go on: another one has the whole agent. When the server was gone for a while, or other hosts have taken
-/// over from one of several, the agent begins anew on what is recorded, and its clients go on.
+/// Completes when this host must stop because another host has the whole agent. If the server was away for a while, or other hosts
+/// have taken over from this one, the agent restarts from the record and its clients stay connected.
 pub(crate) async fn served(state: &StateDir, host: &AgentHost) {
     let StateDir::Postgres(remote) = state else {
         return std::future::pending().await;
@@ -78,7 +78,7 @@ pub(crate) async fn served(state: &StateDir, host: &AgentHost) {
             }
         }
         if remote.state.fenced().is_cancelled() {
-            // Nothing ran here that could begin anew; the first start joins the others.
+            // No agent ran here that could restart. The first start joins the others.
             tokio::time::sleep(AGAIN).await;
         }
     }

@@ -1,4 +1,4 @@
-//! Signed heads on a server: every host signs with a key of its own, and tells its public half.
+//! Signed heads on a server: every host signs with its own key and publishes the public half.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ fn tree_of(kept: &KeptHead) -> Option<Tree> {
     (tree.root() == kept.root).then_some(tree)
 }
 
-/// Signs the journal as it stands and keeps the head; `None`: nothing came since the last one.
+/// Signs the current journal and stores the head; `None`: there are no new events.
 pub(super) async fn seal(
     remote: &RemoteState,
     signer: &TraceSigner,
@@ -54,7 +54,7 @@ pub(super) async fn seal(
     if tree.size() == before {
         return Ok(None);
     }
-    // INVARIANT: rows are numbered without gaps, so that a row's number is its place in the tree.
+    // INVARIANT: rows are numbered without gaps, so that a row's number is its index in the tree.
     if grown.last_row != tree.size() {
         return Err(unreadable(&format!(
             "{} events, the last is row {}",
@@ -94,7 +94,7 @@ fn line<T: serde::Serialize>(statement: &T) -> Result<String, JournalError> {
     Ok(text + "\n")
 }
 
-/// Whether the last head is signed by this key, or by one that a host told, and still fits the journal.
+/// Checks that the last head is signed by this key, or by one that a host published, and matches the journal.
 pub(super) fn check(path: &Path, reader: PgReader, own: Option<&PublicKey>) -> Result<(), StateError> {
     let asked = reader;
     let (last, keys, rows) = wait(async move {

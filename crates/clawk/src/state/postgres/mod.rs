@@ -1,6 +1,6 @@
-//! A state on PostgreSQL, as the verbs use it: the same operations as of a state directory.
+//! A state on PostgreSQL, with the same operations as a state directory.
 //!
-//! The server is asked on a runtime of its own, so that a read that blocks its thread gets its answer.
+//! Requests to the server run on a separate runtime, so that a read that blocks its thread gets its answer.
 
 mod dir;
 mod erase;
@@ -29,14 +29,14 @@ use super::kept::{HostInfo, InspectedStores, LeaseInfo, StateInfo};
 use super::server::StateServer;
 use crate::config::Config;
 
-/// How long a connection is waited for.
+/// Time limit for a connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long a transaction may stand still, at least.
+/// Shortest idle timeout of a transaction.
 const IDLE: Duration = Duration::from_millis(1_500);
-/// How long one operation may take.
+/// Time limit for one operation.
 const OPERATION: Duration = Duration::from_secs(15);
 
-/// The runtime that connections live on. It ends with the process.
+/// Returns the runtime of the connections. It lives until the process ends.
 fn runtime() -> Result<&'static Handle, StateError> {
     static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
     let made = RUNTIME.get_or_init(|| {
@@ -53,7 +53,7 @@ fn runtime() -> Result<&'static Handle, StateError> {
     }
 }
 
-/// Runs work on that runtime and blocks until it is done; every operation of the work has its deadline.
+/// Runs work on that runtime and blocks until it is done. Every operation of the work has its deadline.
 pub(super) fn wait<T: Send + 'static>(
     work: impl Future<Output = Result<T, PgStateError>> + Send + 'static,
 ) -> Result<T, StateError> {
@@ -61,8 +61,8 @@ pub(super) fn wait<T: Send + 'static>(
     runtime()?.spawn(async move {
         let _gone = send.send(work.await); // silent-ok: whoever asked has ended
     });
-    // A worker of the agent's own runtime gives its other tasks to another thread meanwhile: one of them may hold the connection that
-    // this work waits for, or be the one that lets this host serve again.
+    // Move the other tasks of this worker to another thread: one of them may hold the connection that this work waits for, or may
+    // be the one that lets this host serve again.
     let on_worker = tokio::runtime::Handle::try_current()
         .is_ok_and(|agents| agents.runtime_flavor() == tokio::runtime::RuntimeFlavor::MultiThread);
     let done = if on_worker {
@@ -82,16 +82,16 @@ pub(super) fn of_server(error: PgStateError) -> StateError {
     StateError::Server(error.to_string())
 }
 
-/// What is done with a database.
+/// The kind of access to a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DatabaseAccess {
-    /// It is only read, from the server itself, so what is read is up to date.
+    /// Read the server itself, so the data is current.
     Read,
-    /// It is only read, and may lag behind: the replica (`read_url`), where there is one.
+    /// Read the replica (`read_url`), if there is one. Its data may be behind.
     ReadReplica,
-    /// It is written, by whoever has it alone.
+    /// Write, with exclusive access.
     Write,
-    /// It is served, beside others.
+    /// Serve, possibly beside other hosts.
     Serve,
 }
 
@@ -113,7 +113,7 @@ fn database(server: &StateServer, what: DatabaseAccess) -> Result<PgDatabase> {
         connections: server.pool,
         connect_timeout: CONNECT,
         operation_timeout: OPERATION,
-        // A host that is put to sleep in the middle of a commit holds up the others for less than its lease.
+        // A host that is paused in the middle of a commit blocks the others for less than its lease.
         idle_timeout: (what == DatabaseAccess::Serve)
             .then(|| (Duration::from_millis(server.lease_ms) * 2 / 3).max(IDLE)),
         pgvector: !read_only,
@@ -127,10 +127,10 @@ fn database(server: &StateServer, what: DatabaseAccess) -> Result<PgDatabase> {
     )?)
 }
 
-/// The stores of a state on a server, with what looks at them; with the state open, they can be changed.
+/// Returns the stores of a state on a server, with their inspectors. With the open state they can be changed.
 ///
 /// # Errors
-/// The server is away.
+/// The server can't be reached.
 pub(crate) fn stores(
     reader: &StateReader,
     state: Option<&StateDir>,
@@ -171,7 +171,7 @@ pub(crate) fn stores(
     ))
 }
 
-/// What keeps the state, and who serves it.
+/// Returns how the state is stored, and which hosts serve it.
 pub(crate) fn info(server: &StateServer) -> Result<StateInfo, StateError> {
     let reader = PgReader::new(open_database(server, DatabaseAccess::ReadReplica)?);
     let found = wait(async move { reader.info().await })?;
@@ -195,7 +195,7 @@ pub(crate) fn info(server: &StateServer) -> Result<StateInfo, StateError> {
     })
 }
 
-/// The password; `None`: the server may not want one.
+/// Returns the password; `None`: the server may not require one.
 fn password(server: &StateServer) -> Result<Option<Secret>> {
     let resolver = match &server.config {
         Some(file) => {
@@ -215,7 +215,7 @@ fn password(server: &StateServer) -> Result<Option<Secret>> {
     }
 }
 
-/// Every server of the URL is on this machine.
+/// Returns whether every server of the URL is on this machine.
 fn near(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let place = rest.split(['/', '?']).next().unwrap_or_default();
@@ -233,7 +233,7 @@ fn near(url: &str) -> bool {
     })
 }
 
-/// The server that a directory names.
+/// Returns the server that a directory names.
 fn server(dir: &Path) -> Result<Option<StateServer>, StateError> {
     StateServer::of(dir).map_err(|error| StateError::Server(format!("{error:#}")))
 }

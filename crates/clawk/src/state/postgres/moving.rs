@@ -11,30 +11,30 @@ use super::{DatabaseAccess, of_server, open_database, wait};
 use crate::state::kept::{self, Keys};
 use crate::state::server::StateServer;
 
-/// How long a lease is waited for: one of a move that was killed ends in this time.
+/// Time limit for a lease. The lease of a killed move expires within it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn ended() -> StateError {
     StateError::Server("the work on PostgreSQL ended before".to_owned())
 }
 
-/// The side that is read. While it lives, nobody else serves the state.
+/// The side that is read. While it exists, no host can serve the state.
 #[derive(Debug)]
 pub(crate) struct PgMoveSource {
     pub(crate) agent: String,
-    /// The public keys that hosts told.
+    /// The public keys that hosts published.
     pub(crate) keys: Vec<String>,
     database: PgDatabase,
-    /// Holds the lease; `None`: the state was moved before and is only read.
+    /// Holds the lease; `None`: the state was already moved and is only read.
     state: Option<PgState>,
     export: Option<PgStateExport>,
 }
 
 impl PgMoveSource {
-    /// Takes the lease.
+    /// Opens the source and takes the lease.
     ///
     /// # Errors
-    /// A host serves it, it was moved elsewhere, no agent has run with it, or the server is away.
+    /// A host serves it, it was moved elsewhere, no agent has used it, or the server can't be reached.
     pub(crate) fn open(server: &StateServer, target: &str) -> Result<Self, StateError> {
         let reader = PgReader::new(open_database(server, DatabaseAccess::Read)?);
         let (info, keys) = wait(async move { Ok((reader.info().await?, reader.keys().await?)) })?;
@@ -69,10 +69,11 @@ impl PgMoveSource {
         })
     }
 
-    /// The state as it is now, while hosts may serve it; `None`: the server holds none yet. `most`: bytes that may be read.
+    /// Opens the current state while hosts may serve it; `None`: the server holds none yet. `most`: largest number of bytes to
+    /// read.
     ///
     /// # Errors
-    /// The key of its encrypted stores is missing or wrong, or the server is away.
+    /// The key of its encrypted stores is missing or wrong, or the server can't be reached.
     pub(crate) fn as_of_now(server: &StateServer, most: u64) -> Result<Option<Self>, StateError> {
         let database = open_database(server, DatabaseAccess::Read)?;
         let reader = PgReader::new(database.clone());
@@ -92,7 +93,7 @@ impl PgMoveSource {
         }))
     }
 
-    /// The key of its encrypted stores.
+    /// Returns the key of its encrypted stores.
     pub(crate) fn sealed_by(&self) -> Option<Keys> {
         self.export.as_ref().and_then(PgStateExport::keys)
     }
@@ -137,15 +138,15 @@ impl Drop for PgMoveSource {
     }
 }
 
-/// The side that is written: one transaction.
+/// The side that is written, in one transaction.
 #[derive(Debug)]
 pub(crate) struct PgMoveTarget(Option<PgStateImport>);
 
 impl PgMoveTarget {
-    /// Begins it.
+    /// Begins the transaction.
     ///
     /// # Errors
-    /// The schema holds a state, or the server is away.
+    /// The schema holds a state, or the server can't be reached.
     pub(crate) fn begin(server: &StateServer, agent: &str, keys: Option<Keys>) -> Result<Self, StateError> {
         let (database, agent) = (open_database(server, DatabaseAccess::Write)?, agent.to_owned());
         let import = wait(async move { PgStateImport::begin(&database, &agent, keys).await })?;
@@ -177,10 +178,10 @@ impl PgMoveTarget {
     }
 }
 
-/// Whether every chain holds from its first event.
+/// Verifies every chain from its first event.
 ///
 /// # Errors
-/// The server is away.
+/// The server can't be reached.
 pub(crate) fn verify(server: &StateServer) -> Result<bool, StateError> {
     let reader = PgReader::new(open_database(server, DatabaseAccess::Write)?);
     wait(async move { Ok(super::reader::verify(&reader, None).await?.valid) })

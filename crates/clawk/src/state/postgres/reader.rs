@@ -1,4 +1,4 @@
-//! Reading a state without serving it.
+//! Reads a state without serving it.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -26,10 +26,10 @@ use crate::state::server::StateServer;
 
 /// Events read at a time.
 const PAGE: usize = 1000;
-/// Lost contents that are named one by one.
+/// Largest number of lost contents that are listed one by one.
 const NAMED: usize = 64;
 
-/// Reads what a directory holds or names; somebody may serve it at the same time.
+/// Reads the state that a directory holds or names. Another process may serve it at the same time.
 #[derive(Debug)]
 pub(crate) enum StateReader {
     /// In the directory.
@@ -38,7 +38,7 @@ pub(crate) enum StateReader {
     Postgres {
         /// The directory beside it.
         path: PathBuf,
-        /// What reads.
+        /// The reader of the server's state.
         reader: PgReader,
     },
 }
@@ -50,12 +50,12 @@ fn no_memory<T>() -> Result<T, StateError> {
 }
 
 impl StateReader {
-    /// As it is now.
+    /// Opens the current state.
     pub(crate) fn open(state: impl AsRef<Path>) -> Result<Self, StateError> {
         Self::of(state.as_ref(), DatabaseAccess::Read)
     }
 
-    /// What a replica has of it, where one is named: for who only shows it.
+    /// Opens the replica's state, if one is named. Use it for display only.
     pub(crate) fn open_replica(state: impl AsRef<Path>) -> Result<Self, StateError> {
         Self::of(state.as_ref(), DatabaseAccess::ReadReplica)
     }
@@ -67,7 +67,7 @@ impl StateReader {
         }
     }
 
-    /// With the key, where something is encrypted and its key is found.
+    /// Opens a server's state, with the key of encrypted stores if it is found.
     pub(super) fn of_server(
         path: &Path,
         server: &StateServer,
@@ -80,7 +80,7 @@ impl StateReader {
         })
     }
 
-    /// What opens encrypted stores.
+    /// Returns the keys of encrypted stores.
     pub(crate) fn vault(&self) -> Option<&SealKeyring> {
         match self {
             Self::Sqlite(reader) => reader.vault(),
@@ -88,7 +88,7 @@ impl StateReader {
         }
     }
 
-    /// Why it can't open what is encrypted; `None`: it can, or nothing is.
+    /// Returns why encrypted data can't be decrypted; `None`: it can, or nothing is encrypted.
     pub(crate) fn lacks_key(&self) -> Option<&str> {
         match self {
             Self::Sqlite(reader) => reader.lacks_key(),
@@ -204,7 +204,8 @@ impl StateReader {
         }
     }
 
-    /// What is kept otherwise than the events tell; empty: nothing. With `last`, only the newest so many events are folded.
+    /// Returns projections that do not match the events; empty if all match. With `last`, only the newest `last` events are
+    /// replayed.
     pub(crate) fn projections(&self, last: Option<u64>) -> Result<Vec<String>, StateError> {
         match self {
             Self::Sqlite(reader) => reader.projections(last),
@@ -241,7 +242,7 @@ impl StateReader {
         }
     }
 
-    /// Of a server: the heads that this directory's key signed. Other hosts sign with theirs.
+    /// Returns the signed heads. On a server: those that this directory's key signed; other hosts use their own keys.
     pub(crate) fn heads(&self) -> Result<String, StateError> {
         match self {
             Self::Sqlite(reader) => reader.heads(),
@@ -352,12 +353,12 @@ impl StateReader {
     }
 }
 
-/// Verifies every chain from its first event, and that none has lost its end.
+/// Verifies every chain from its first event, and that no chain has lost its end.
 pub(super) async fn verify(
     reader: &PgReader,
     session: Option<SessionId>,
 ) -> Result<VerificationReport, PgStateError> {
-    // Read first: somebody may be appending, so that later there may be more, but never less.
+    // Read this first: another process may append, so there may be more events later, but never fewer.
     let recorded = reader.ends(session).await?;
     let mut verifier = Verifier::default();
     let mut which = PgEventQuery {
@@ -400,7 +401,7 @@ fn check_ends(recorded: &[(SessionId, u64, Digest)], report: &mut VerificationRe
 }
 
 async fn projections(reader: &PgReader, last: Option<u64>) -> Result<Vec<String>, PgStateError> {
-    // All that is kept is of one moment, and events behind it are left out.
+    // All stored data is read at one moment; later events are ignored.
     let (kept, upto) = reader.kept().await?;
     let mut after_row = last.map_or(0, |last| upto.saturating_sub(last));
     let mut fold = ProjectionFold::new(&kept, after_row == 0);

@@ -1,4 +1,4 @@
-//! The calls of a record, each with what the policy said of it then.
+//! The calls of a record, each with the policy's decision at the time.
 
 use std::collections::HashMap;
 
@@ -21,25 +21,25 @@ pub(super) struct PastCall {
     pub(super) tool: String,
     /// Digest of its arguments.
     pub(super) arguments: Option<Digest>,
-    /// Origins of untrusted text in the context that asked.
+    /// Sources of untrusted text in the context of the call.
     pub(super) taint: Vec<String>,
-    /// Digests of what the agent's owner had said in the session before.
+    /// Digests of the owner's earlier messages in the session.
     pub(super) said: Vec<Digest>,
     pub(super) outcome: VerdictOutcome,
     pub(super) rule: Option<String>,
 }
 
-/// All of them.
+/// All calls of a record.
 #[derive(Debug)]
 pub(super) struct PastCallRecord {
     pub(super) calls: Vec<PastCall>,
-    /// Calls that ended before or without a decision.
+    /// Number of calls that ended before or without a decision.
     pub(super) undecided: usize,
-    /// The autonomy that refusals and questions without a rule speak of; `autonomous` where none does.
+    /// The autonomy level in decisions that no rule made; `autonomous` if there are none.
     pub(super) autonomy: AutonomyLevel,
 }
 
-/// What is known so far of a call.
+/// What is known so far of one call.
 #[derive(Debug)]
 struct OpenPastCall {
     call: PastCall,
@@ -48,7 +48,7 @@ struct OpenPastCall {
 }
 
 impl PastCallRecord {
-    /// Reads the events of one session or all.
+    /// Reads the events of one session or of all.
     pub(super) fn of(source: &TraceSource, session: Option<&str>) -> Result<Self> {
         let pick = source.pick(session)?;
         let mut open: Vec<OpenPastCall> = Vec::new();
@@ -63,7 +63,7 @@ impl PastCallRecord {
             let Some(id) = text("request_id") else {
                 return Ok(());
             };
-            // The events of one call share their span.
+            // The events of one call have the same span.
             let key = (event.session_id, event.span_id);
             if event.event_type == "action.requested" {
                 places.insert(key, open.len());
@@ -94,7 +94,7 @@ impl PastCallRecord {
     }
 }
 
-/// The digest of a message that is the owner's own word, and repeats nobody else's.
+/// Returns the digest of a message that is the owner's own text and repeats nobody else's.
 fn owners_words(event: &TraceEvent) -> Option<Digest> {
     let text = |key: &str| event.payload.get(key).and_then(Value::as_str);
     let repeats = event.payload.get("repeats").and_then(Value::as_array);
@@ -142,7 +142,7 @@ impl OpenPastCall {
                 Some("deny") => Some(VerdictOutcome::Deny),
                 Some(_) | None => None,
             },
-            // A rule's spent limit is a `quota`; so is the provider's, which no rule decides and no rule id names.
+            // A rule's used-up limit is recorded as `quota`. A provider's limit is, too, but without a rule id.
             "action.denied" if !self.asked => match text("by") {
                 Some("policy" | "autonomy") => Some(VerdictOutcome::Deny),
                 Some(_) | None => None,
@@ -157,7 +157,7 @@ impl OpenPastCall {
     }
 }
 
-/// What an event says of the identity's autonomy.
+/// Returns the identity's autonomy level, if the event shows it.
 fn seen_autonomy<'t>(kind: &str, text: &dyn Fn(&str) -> Option<&'t str>) -> Option<AutonomyLevel> {
     match kind {
         "ckp.approval.requested" if text("rule_id").is_none() => Some(AutonomyLevel::Supervised),

@@ -1,4 +1,4 @@
-//! One question about several calls, at the prompt.
+//! One approval request for several calls, at the prompt.
 
 use std::collections::BTreeSet;
 
@@ -9,11 +9,11 @@ use super::{ApproveMode, Conversation, NOT_SHOWN, UNSEEN, person};
 use crate::out::TerminalStyle;
 use crate::terminal::input::{LineEditor, LineOutcome};
 
-/// What a person says of a plan.
+/// A person's answer to a plan.
 #[derive(Debug, PartialEq, Eq)]
 struct PlanAnswer {
     answer: ApprovalAnswer,
-    /// The steps it holds for; the others are denied. `None`: all.
+    /// The steps that the answer is for; the others are denied. `None`: all steps.
     only: Option<BTreeSet<u32>>,
     reason: Option<String>,
 }
@@ -69,7 +69,7 @@ impl Conversation<'_> {
         }
     }
 
-    /// Gives these steps their answer.
+    /// Answers these steps.
     async fn settle(&self, plan: &Plan, steps: BTreeSet<u32>, said: &PlanAnswer) {
         let paint = TerminalStyle::stderr();
         if let (ApprovalAnswer::Deny, Some(reason)) = (said.answer, &said.reason) {
@@ -85,7 +85,7 @@ impl Conversation<'_> {
         }
     }
 
-    /// The steps that the answer came too late for.
+    /// Answers these steps. Returns the steps for which the answer was too late.
     async fn tell(&self, plan: &Plan, steps: BTreeSet<u32>, said: &PlanAnswer) -> Vec<u32> {
         let steps: Vec<u32> = steps.into_iter().collect();
         let reply = clawk_kernel::ApprovalReply {
@@ -93,7 +93,7 @@ impl Conversation<'_> {
             breadth: GrantScope::Exact,
             person: KnownPerson::admin("terminal", &person()),
             reason: said.reason.clone(),
-            // `ask_plan` takes no yes before all of it was shown.
+            // `ask_plan` accepts a yes only after everything was shown.
             seen: PreviewReceipt::Whole(plan.steps.iter().map(|step| step.sheet.digest()).collect()),
         };
         let told = self.agent.kernel.reply_plan(&plan.id, Some(&steps), &reply).await;
@@ -104,7 +104,7 @@ impl Conversation<'_> {
         steps.into_iter().filter(|step| !taken(step)).collect()
     }
 
-    /// The answer to all steps that are left in `plan`; `None`: each has had its own.
+    /// Asks for an answer to all remaining steps; `None`: each step already has its own answer.
     async fn ask_plan(&mut self, input: &LineEditor, plan: &mut Plan) -> Option<PlanAnswer> {
         let paint = TerminalStyle::stderr();
         let mut folded: usize = plan.steps.iter().map(|step| step.sheet.hidden_bytes()).sum();
@@ -179,16 +179,16 @@ fn prompt(folded: usize) -> String {
 
 #[derive(Debug, PartialEq, Eq)]
 enum PlanInput {
-    /// Of the whole plan.
+    /// An answer to the whole plan.
     Said(PlanAnswer),
-    /// Of one step, the others wait on.
+    /// An answer to one step; the others still wait.
     Step(PlanAnswer),
     View,
     Why,
 }
 
-/// `y`, `n`, `n because …`, `s`, `v`, `w`, numbers of steps that the plan has, or `y` and `n` with one number; anything else
-/// is no answer.
+/// Parses `y`, `n`, `n because …`, `s`, `v`, `w`, step numbers of the plan, or `y` and `n` with one number. Anything else is not an
+/// answer.
 fn parse(line: &str, plan: &Plan) -> Option<PlanInput> {
     let line = line.trim();
     let all = |answer| {
@@ -227,7 +227,7 @@ fn parse(line: &str, plan: &Plan) -> Option<PlanInput> {
     }))
 }
 
-/// `y 3`, `n 3`, `n 3 because …`.
+/// Parses `y 3`, `n 3`, `n 3 because …`.
 fn step(line: &str, known: &BTreeSet<u32>) -> Option<PlanAnswer> {
     let (word, rest) = line.split_once(char::is_whitespace)?;
     let (number, reason) = rest

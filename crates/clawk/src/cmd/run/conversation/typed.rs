@@ -1,15 +1,15 @@
-//! What a person types at a question.
+//! Parses a person's answer to an approval request.
 
 use clawk_kernel::{ApprovalAnswer, GrantScope};
 
-/// What a person typed at a question.
+/// A person's input at an approval request.
 pub(super) enum QuestionInput {
     Answer(ApprovalAnswer, GrantScope, Option<String>),
     View,
     Why,
 }
 
-/// `y`, `n`, `n because …`, `s`, `a`, `v`, `w`, and their words; `dir` behind `s` or `a` means the folder.
+/// Parses `y`, `n`, `n because …`, `s`, `a`, `v`, `w`, and the full words. `dir` after `s` or `a` means the folder.
 pub(super) fn parse(line: &str) -> Option<QuestionInput> {
     let (word, rest) = line
         .trim()
@@ -43,7 +43,7 @@ pub(super) fn parse(line: &str) -> Option<QuestionInput> {
     }
 }
 
-/// Nothing said is the narrower one; other words are no answer.
+/// Parses the scope of a grant. No word means the narrower scope; an unknown word is not an answer.
 fn breadth(said: Option<&str>) -> Option<GrantScope> {
     match said {
         None => Some(GrantScope::Exact),

@@ -1,4 +1,4 @@
-//! A trace as one HTML page for people: no script, no request, every text escaped.
+//! Writes a trace as one HTML page: no script, no requests, all text escaped.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,11 +15,11 @@ use serde_json::Value;
 
 use crate::cmd::trace::source::{SessionSelection, TraceSource};
 
-/// Events on one page; a browser shows no more with comfort.
+/// Largest number of events on one page. Browsers become slow above it.
 const MAX_EVENTS: usize = 20_000;
 const STYLE: &str = include_str!("report.css");
 
-/// What a page says of one session before its events.
+/// The heading of one session on the page.
 #[derive(Default)]
 struct HtmlSessionSummary {
     events: u64,
@@ -38,7 +38,7 @@ struct HtmlSessionSummary {
     levels: BTreeMap<String, u64>,
 }
 
-/// The page.
+/// Writes the page.
 pub(super) fn page(
     source: &TraceSource,
     pick: SessionSelection,
@@ -163,7 +163,7 @@ fn section(out: &mut String, events: &[TraceEvent], session: SessionId) {
         }
     }
     out.push_str("</dl>");
-    // What the runtime says of itself is seldom what is looked for.
+    // Lifecycle sessions are folded, because readers seldom look for them.
     let quiet = summary.door == "runtime";
     if quiet {
         let _ = write!(
@@ -218,7 +218,7 @@ fn row(out: &mut String, event: &TraceEvent) {
     ); // silent-ok: as above
 }
 
-/// What matters of an event, in words.
+/// Returns the important parts of an event as text.
 fn headline<'a>(event: &'a TraceEvent, text: &dyn Fn(&str) -> &'a str) -> String {
     let number = |key: &str| event.payload.get(key).and_then(Value::as_u64).unwrap_or(0);
     let rule = match text("rule_id") {
@@ -390,7 +390,7 @@ fn short(session: SessionId) -> String {
         .collect()
 }
 
-/// The time of day, to the millisecond.
+/// Returns the time of day, to the millisecond.
 fn clock(timestamp: &str) -> String {
     let time = timestamp.split_once('T').map_or(timestamp, |(_, time)| time);
     time.chars().take("00:00:00.000".len()).collect()
@@ -401,7 +401,7 @@ fn day_and_clock(timestamp: &str) -> String {
     format!("{day} {}", clock(timestamp))
 }
 
-/// Text that can only be text: no markup, no control or direction-changing characters.
+/// Escapes text: no markup, no control characters, no changes of the writing direction.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in printable(text).chars() {

@@ -1,5 +1,5 @@
-//! A trace as OTLP/HTTP JSON: sessions, turns, inferences and calls as spans, everything else as events on them. Holds no contents,
-//! because events hold none.
+//! Writes a trace as OTLP/HTTP JSON: sessions, turns, model requests and calls as spans, all other events as span events. It has no
+//! contents, because events have none.
 
 use std::collections::HashMap;
 
@@ -14,20 +14,20 @@ use uuid::Uuid;
 
 use crate::cmd::trace::source::{SessionSelection, TraceSource};
 
-/// Spans in one request to a collector.
+/// Number of spans in one request to a collector.
 const BATCH: usize = 512;
-/// Spans in memory; beyond, sessions are to be exported one by one.
+/// Largest number of spans in memory. A larger record must be exported session by session.
 const MAX_SPANS: usize = 1_000_000;
 const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 
-/// All spans of a record.
+/// Returns all spans of a record.
 pub(super) fn spans(source: &TraceSource, pick: SessionSelection) -> Result<Vec<Value>> {
     let mut open = OtlpOpenSpans::default();
     source.each(pick, |event| open.see(&event))?;
     Ok(open.order.into_iter().map(|span| span.finish()).collect())
 }
 
-/// One document, as a collector's file receiver or an endpoint reads it.
+/// Returns one document for a collector's file receiver or endpoint.
 pub(super) fn document(spans: &[Value]) -> Value {
     json!({ "resourceSpans": [{
         "resource": { "attributes": [attribute("service.name", &json!("clawk"))] },
@@ -63,7 +63,7 @@ pub(super) async fn send(spans: &[Value], endpoint: &str) -> Result<()> {
             );
         }
         let answer = response.bytes().await?;
-        // A partial success is a failure with a polite status.
+        // A partial success counts as a failure.
         let rejected = serde_json::from_slice::<Value>(&answer)
             .ok() // silent-ok: collectors may answer nothing
             .and_then(|answer| answer.pointer("/partialSuccess/rejectedSpans").cloned())
@@ -85,7 +85,7 @@ struct Span {
     end: i64,
     attributes: Map<String, Value>,
     events: Vec<Value>,
-    /// Why it counts as failed.
+    /// The reason why the span counts as failed.
     fault: Option<String>,
 }
 
@@ -138,7 +138,7 @@ impl Span {
         }
     }
 
-    /// An attempt at a model: below the turn, as long as it took.
+    /// Makes the span of one attempt of a model request, below its turn.
     fn inference(event: &TraceEvent, at: i64) -> Self {
         let took = event
             .payload
@@ -239,7 +239,7 @@ fn name_of(event: &TraceEvent) -> String {
     }
 }
 
-/// The last bytes of an id, which are its random ones; OTLP's span ids have eight.
+/// Returns the last bytes of an id in hex. These are its random bytes; OTLP's span ids have eight.
 fn hex(id: &Uuid, bytes: usize) -> String {
     let text = id.as_simple().to_string();
     text.get(32 - bytes * 2..).unwrap_or_default().to_owned()
@@ -252,7 +252,7 @@ fn nanoseconds(timestamp: &str) -> Result<i64> {
     Ok(at.as_microsecond().saturating_mul(1000))
 }
 
-/// A key and a value in OTLP's words; what is nested is JSON text.
+/// Returns an OTLP attribute. A nested value becomes JSON text.
 fn attribute(key: &str, value: &Value) -> Value {
     let value = match value {
         Value::Bool(flag) => json!({ "boolValue": flag }),

@@ -1,4 +1,4 @@
-//! Recorded CARP resolutions and executions, judged again: by the Atlases they were judged by, or by others.
+//! Replays recorded CARP resolutions and executions with the recorded Atlases, or with others.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ use crate::cmd::atlas;
 use crate::cmd::trace::source::{SessionSelection, TraceSource, pages, whole};
 use crate::out::{self, Format, TerminalStyle};
 
-/// What became of all judgements.
+/// The result of the replay.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct CarpReplayReport {
     pub(super) resolutions: usize,
@@ -28,14 +28,14 @@ pub(super) struct CarpReplayReport {
     pub(super) would_block: usize,
     pub(super) would_newly_allow: usize,
     pub(super) would_newly_ask: usize,
-    /// Executions among those that it would have blocked, or asked about first.
+    /// Executions that would now be blocked, or would need an approval first.
     pub(super) calls: Vec<ChangedExecution>,
     pub(super) differences: Vec<JudgementDifference>,
-    /// Differences beyond those.
+    /// Number of further differences.
     pub(super) left_out: usize,
 }
 
-/// An execution that went through, and would not as it did.
+/// An execution that succeeded and would not succeed in the same way now.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct ChangedExecution {
     session_id: SessionId,
@@ -46,13 +46,13 @@ pub(super) struct ChangedExecution {
     policy_id: Option<String>,
 }
 
-/// A judgement, the context or a count of a resolution that would be another.
+/// A changed judgement, context or count of a resolution.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct JudgementDifference {
     session_id: SessionId,
     sequence: u64,
     event_type: &'static str,
-    /// The action; none for what a resolution says as a whole.
+    /// The action; `None` for a difference of the whole resolution.
     action_id: Option<String>,
     was: Value,
     would_be: Value,
@@ -72,18 +72,18 @@ pub(super) fn what_if(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Atlases from disk.
+/// Loads Atlases from disk.
 pub(super) fn atlases(paths: &[PathBuf]) -> Result<Vec<Arc<Atlas>>> {
     let loaded = paths.iter().map(|path| Ok(Arc::new(atlas::loaded(path)?)));
     loaded.collect()
 }
 
-/// Atlases that govern together.
+/// Combines Atlases that govern together.
 pub(super) fn set(loaded: &[Arc<Atlas>], options: Options) -> Result<AtlasSet> {
     AtlasSet::compile(loaded.to_vec(), options).context("these Atlases cannot be loaded together")
 }
 
-/// Judges everything recorded again; differences are named by event. Sessions that are not picked fill limits, too.
+/// Replays everything that was recorded. Each difference names its event. Sessions outside the selection still count for limits.
 pub(super) fn again(
     source: &TraceSource,
     pick: SessionSelection,
@@ -99,7 +99,7 @@ pub(super) fn again(
     Ok(again)
 }
 
-/// Judges these sessions again, by the Atlases that the record says were in force then; the others fill limits.
+/// Replays these sessions with the Atlases that were in force at the time. The other sessions still count for limits.
 pub(super) fn as_recorded(
     source: &TraceSource,
     reader: &StateReader,
@@ -114,7 +114,7 @@ pub(super) fn as_recorded(
         names.push(match judges.then(|| sets.make(one.place, changes)) {
             None => None,
             Some(Ok(name)) => Some(name),
-            // Of a session that nothing is said of: what it took from limits is not known.
+            // The session is not in the selection, and its use of limits is unknown.
             Some(Err(_)) if !sessions.contains(&one.event.session_id) => None,
             Some(Err(error)) => {
                 let (sequence, session) = (one.event.sequence, one.event.session_id);
@@ -130,10 +130,10 @@ pub(super) fn as_recorded(
     Ok(again)
 }
 
-/// What a set of Atlases judged.
+/// Event types with a judgement by a set of Atlases.
 const JUDGING: [&str; 2] = [kind::CARP_REQUEST, kind::POLICY_EVALUATED];
 
-/// A recorded event that a replay looks at.
+/// A recorded event that the replay evaluates.
 struct RecordedJudgement {
     event: TraceEvent,
     at: Timestamp,
@@ -165,7 +165,7 @@ impl RecordedJudgement {
     }
 }
 
-/// All of them, of every session, in order.
+/// Returns these events of every session, in order.
 fn judgements(source: &TraceSource) -> Result<Vec<RecordedJudgement>> {
     let mut recorded = Vec::new();
     match source {
@@ -273,7 +273,7 @@ impl CarpReplayReport {
     }
 }
 
-/// A judgement as `deny (policy)`; anything else as JSON.
+/// Returns a judgement as `deny (policy)`, and any other value as JSON.
 fn told(value: &Value) -> String {
     let text = |key: &str| value.get(key).and_then(Value::as_str);
     match (text("result"), text("policy_id")) {

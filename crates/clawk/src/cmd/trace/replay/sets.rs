@@ -1,5 +1,5 @@
-//! The Atlases that were in force at each judgement, from the record: what a run's configuration had, and what came and went
-//! over the API since (ADR 24).
+//! Reconstructs from the record the Atlases in force at each judgement: those of a run's configuration, with those loaded and
+//! removed over the API since (ADR 24).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use serde_json::{Map, Value};
 
 use super::tapes::{recorded_atlases, text_of};
 
-/// Where something stands in a record.
+/// A position in a record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RecordPosition {
-    /// Its row in the journal; `None`: it was read from a file.
+    /// The row in the journal; `None`: the event was read from a file.
     pub(super) row: Option<u64>,
     pub(super) at: Timestamp,
 }
@@ -34,14 +34,14 @@ impl RecordPosition {
 /// One start of the agent.
 struct RecordedStart {
     described: RecordedEvent,
-    /// `None`: it had nothing to do with Atlases, or was of an earlier version, which did not say.
+    /// The recorded Atlases; `None`: the run had none, or an earlier version did not record them.
     carp: Option<CarpFacts>,
 }
 
-/// A set by what made it: the run, and how many changes there were before.
+/// Key of a set: the run, and the number of changes before it.
 type AtlasSetKey = (usize, usize);
 
-/// Every set that judged, made when it is first asked for.
+/// The sets of Atlases that made judgements. Each is built at its first use.
 pub(super) struct RecordedAtlasSets<'a> {
     reader: &'a StateReader,
     runs: Vec<RecordedStart>,
@@ -50,7 +50,7 @@ pub(super) struct RecordedAtlasSets<'a> {
 }
 
 impl<'a> RecordedAtlasSets<'a> {
-    /// Reads what there is to know; makes nothing yet.
+    /// Reads the record without building a set.
     pub(super) fn of(reader: &'a StateReader) -> Result<Self> {
         let scan = |kinds, with_content| JournalScan {
             kinds,
@@ -61,7 +61,7 @@ impl<'a> RecordedAtlasSets<'a> {
         let mut runs = Vec::new();
         for described in reader.recorded_events(&scan(&[kind::AGENT_DESCRIBED], true))? {
             let content = described.content.as_ref();
-            // silent-ok: what an earlier version wrote says nothing of Atlases
+            // silent-ok: an earlier version recorded no Atlases
             let facts = content.and_then(|content| serde_json::from_slice::<AgentFacts>(&content.bytes).ok());
             runs.push(RecordedStart {
                 carp: facts.and_then(|facts| facts.carp),
@@ -76,10 +76,10 @@ impl<'a> RecordedAtlasSets<'a> {
         })
     }
 
-    /// Makes the set of a judgement that stands at `place` and says that it was made after `changes`.
+    /// Builds the set for a judgement at `place` that was made after `changes`.
     ///
     /// # Errors
-    /// The record does not hold what it was made of.
+    /// The record does not hold the Atlases.
     pub(super) fn make(&mut self, place: RecordPosition, changes: Option<u64>) -> Result<AtlasSetKey> {
         let run = self.runs.partition_point(|run| place.is_behind(&run.described));
         let run = run
@@ -101,12 +101,12 @@ impl<'a> RecordedAtlasSets<'a> {
         Ok(name)
     }
 
-    /// A set that was made.
+    /// Returns a set that was built.
     pub(super) fn get(&self, name: AtlasSetKey) -> Option<&AtlasSet> {
         self.made.get(&name)
     }
 
-    /// The configuration's Atlases, and behind them those that came and have not gone, as a start folds them.
+    /// Combines the configuration's Atlases with those loaded over the API and not removed, in the order of a start.
     fn compiled(&self, carp: &CarpFacts, changes: usize) -> Result<AtlasSet> {
         let configured = recorded_atlases(self.reader, &carp.atlases)?;
         let changed = self.changes.get(..changes);

@@ -1,4 +1,4 @@
-//! Tapes from a record: a session's events with their contents, and what was told of its agent.
+//! Makes replay tapes from a record: a session's events with their contents, and the description of its agent.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Component, Path};
@@ -19,18 +19,18 @@ use tempfile::TempDir;
 
 use crate::cmd::trace::source::{SessionSelection, TraceSource};
 
-/// What shows that a session has something to replay.
+/// Event types that show that a session can be replayed.
 const INPUTS: [&str; 2] = [kind::MESSAGE_ACCEPTED, kind::ACTION_REQUESTED];
 
-/// The same of a session of the CRA API.
+/// The same for a session of the CRA API.
 const ASKED: [&str; 2] = [kind::CARP_REQUEST, kind::ACTION_REQUESTED];
 
-/// Sessions with something to replay, in order of appearance.
+/// Sessions that can be replayed, in order of appearance.
 #[derive(Debug, Default)]
 pub(super) struct ReplayableSessions {
-    /// An agent's own, in which somebody spoke or called.
+    /// Sessions of an agent with a message or a call.
     pub(super) played: Vec<SessionId>,
-    /// Of the CRA API: something was resolved or executed, and no agent spoke.
+    /// Sessions of the CRA API with a resolution or an execution and without an agent.
     pub(super) served: Vec<SessionId>,
 }
 
@@ -58,13 +58,14 @@ pub(super) fn sessions(source: &TraceSource, pick: SessionSelection) -> Result<R
     Ok(found)
 }
 
-/// An MCP server asked a model here. Its answer is part of the result of the call that it served, and is replayed with that.
+/// Returns whether an MCP server asked a model in this session. The answer is part of the served call's result and is replayed with
+/// it.
 fn is_servers(event: &TraceEvent) -> bool {
     event.event_type == kind::ACTION_REQUESTED
         && event.payload.get("action_id").and_then(Value::as_str) == Some(clawk_kernel::SAMPLING)
 }
 
-/// How Atlases decided in the last run that had any.
+/// Returns the options of the Atlases in the last run that had any.
 pub(super) fn options(reader: &StateReader) -> Result<Option<Options>> {
     let scan = JournalScan {
         kinds: &[kind::AGENT_DESCRIBED],
@@ -82,7 +83,7 @@ pub(super) fn options(reader: &StateReader) -> Result<Option<Options>> {
         else {
             continue;
         };
-        // silent-ok: what an earlier version wrote says nothing of Atlases
+        // silent-ok: an earlier version recorded no Atlases
         let facts = serde_json::from_slice::<AgentFacts>(&bytes).ok();
         if let Some(carp) = facts.and_then(|facts| facts.carp) {
             return Ok(Some(Options {
@@ -94,7 +95,7 @@ pub(super) fn options(reader: &StateReader) -> Result<Option<Options>> {
     Ok(None)
 }
 
-/// Everything that the session's replay takes. `atlases`: in place of the recorded ones; empty: the recorded ones.
+/// Makes the tape of a session's replay. `atlases` replace the recorded ones; if empty, the recorded ones are used.
 pub(in crate::cmd) fn tape(
     source: &TraceSource,
     reader: &StateReader,
@@ -146,7 +147,7 @@ pub(in crate::cmd) fn tape(
     Ok(tape)
 }
 
-/// The Atlases that the agent's configuration had, from the record.
+/// Returns the Atlases of the agent's configuration, from the record.
 pub(super) fn recorded_atlases(reader: &StateReader, refs: &[AtlasRef]) -> Result<Vec<Arc<Atlas>>> {
     let refs = refs.iter();
     refs.map(|known| {
@@ -165,7 +166,7 @@ pub(super) fn recorded_atlases(reader: &StateReader, refs: &[AtlasRef]) -> Resul
     .collect()
 }
 
-/// What other sessions took from limits, and Atlases that came and went over the API: until the session ended.
+/// Returns other sessions' use of limits, and Atlases loaded or removed over the API, until the session's end.
 fn beside(reader: &StateReader, began: Timestamp, last: Timestamp) -> Result<Vec<RecordedEvent>> {
     let scan = JournalScan {
         kinds: &ReplayTape::BESIDE,
@@ -194,7 +195,7 @@ fn beside(reader: &StateReader, began: Timestamp, last: Timestamp) -> Result<Vec
     Ok(found)
 }
 
-/// Standing grants of before, and what was spent on that day.
+/// Returns earlier standing grants, and the spending of the session's day.
 fn past(reader: &StateReader, session: SessionId, began: Timestamp) -> Result<Vec<RecordedEvent>> {
     let scan = JournalScan {
         kinds: &ReplayTape::BEFORE,
@@ -209,8 +210,8 @@ fn past(reader: &StateReader, session: SessionId, began: Timestamp) -> Result<Ve
     Ok(past)
 }
 
-/// Tools as the session's run saw them; those that it never looked at, as a run did that took the session up after a crash, between
-/// the two times.
+/// Returns the tools as the session's run described them. Tools that it did not describe come from a run that continued the session
+/// after a crash, between the two times.
 fn tools(
     reader: &StateReader,
     run: SessionId,
@@ -240,7 +241,7 @@ fn tools(
     Ok(tools)
 }
 
-/// The swarm's tools, and the start of the first run that described each.
+/// Returns the swarm's tools, with the start of the first run that described each.
 fn team(reader: &StateReader) -> Result<BTreeMap<String, Timestamp>> {
     let scan = |session, kinds| JournalScan {
         session,
@@ -265,13 +266,13 @@ fn team(reader: &StateReader) -> Result<BTreeMap<String, Timestamp>> {
     Ok(team)
 }
 
-/// A text that events of a type always have.
+/// Returns a text field that events of this type always have.
 pub(super) fn text_of<'a>(payload: &'a Map<String, Value>, key: &str) -> Result<&'a str> {
     let text = payload.get(key).and_then(Value::as_str);
     text.with_context(|| format!("an event of the record has no `{key}`"))
 }
 
-/// As the journal keeps it.
+/// Converts an event to the journal's form.
 fn recorded(event: &TraceEvent, reader: &StateReader) -> Result<RecordedEvent> {
     let member = match event.event_type.as_str() {
         kind::MESSAGE_ACCEPTED => "text_hash",
@@ -284,7 +285,7 @@ fn recorded(event: &TraceEvent, reader: &StateReader) -> Result<RecordedEvent> {
         kind::MESSAGE_TOOLS => "tools_hash",
         kind::CLIENT_CALLED => "call_hash",
         kind::ACTION_EXECUTED | kind::ACTION_FAILED | kind::ACTION_DENIED => "result_hash",
-        // Of every event that has words.
+        // The digest's field in every event with free text.
         _ => "words_hash",
     };
     let digest = event
@@ -314,12 +315,12 @@ fn recorded(event: &TraceEvent, reader: &StateReader) -> Result<RecordedEvent> {
     })
 }
 
-/// The Identity's context files as they were, in a folder of their own.
+/// Writes the Identity's recorded context files into a new folder.
 pub(in crate::cmd) fn context_files(tape: &ReplayTape) -> Result<TempDir> {
     let folder = tempfile::tempdir()?;
     for (name, text) in &tape.facts.context_files {
         let relative = Path::new(name);
-        // The kernel reads no others.
+        // The kernel reads no other files.
         if relative
             .components()
             .all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
