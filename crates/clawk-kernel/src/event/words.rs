@@ -84,7 +84,7 @@ pub fn payload_with_words<'a>(payload: &'a str, content: Option<&[u8]>) -> Cow<'
     if !payload.contains(WORDS_HASH) && !payload.contains(RESULT_HASH) {
         return Cow::Borrowed(payload);
     }
-    let Ok(mut members) = serde_json::from_str::<Map<String, Value>>(payload) else {
+    let Ok(mut members) = clawk_events::read_members("", payload) else {
         return Cow::Borrowed(payload); // silent-ok: what is no object has no words
     };
     put_words(&mut members, content);

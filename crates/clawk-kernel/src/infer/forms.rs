@@ -11,7 +11,6 @@ use clawk_events::count_of;
 use clawk_events::payload::{ContextTrimmed, ProviderAdapted};
 use clawk_manifest::model::{Provider as Spec, ProviderProtocol};
 use clawk_proto::{Digest, SessionId};
-use serde::Deserialize;
 use uuid::Uuid;
 
 use super::{InferenceContext, ModelServices};
@@ -61,26 +60,26 @@ pub(crate) struct LearntForm {
 }
 
 impl LearntForm {
-    /// Of an event's payload.
-    fn of(event: &RecordedEvent) -> Option<(LearntEvent, Self)> {
-        // silent-ok: a payload of ours always reads; a foreign one teaches nothing
-        let read: LearntEvent = serde_json::from_str(&event.payload).ok()?;
-        let form = Self {
-            adaptation: read.adaptation.clone(),
-            server_tokens: read.server_tokens,
-            refused_tokens: read.window_tokens,
-        };
-        Some((read, form))
+    fn of(adapted: &ProviderAdapted) -> Self {
+        Self {
+            adaptation: adapted.adaptation.clone().unwrap_or_default(),
+            server_tokens: adapted.server_tokens,
+            refused_tokens: adapted.window_tokens,
+        }
     }
 
     /// What a session knew before a turn, of a recorded event; `None`: a refusal taught it within the turn, which comes again by itself.
-    pub(crate) fn known_before(event: &RecordedEvent) -> Option<KnownForm> {
-        let (read, form) = Self::of(event)?;
-        (read.cause == KNOWN).then_some(KnownForm {
-            turn: read.turn,
-            provider: read.provider,
+    ///
+    /// # Errors
+    /// The event can't be read.
+    pub(crate) fn known_before(event: &RecordedEvent) -> Result<Option<KnownForm>, JournalError> {
+        let adapted: ProviderAdapted = event.read_as()?;
+        let form = Self::of(&adapted);
+        Ok((adapted.cause == KNOWN).then_some(KnownForm {
+            turn: adapted.turn.to_string(),
+            provider: adapted.provider,
             form,
-        })
+        }))
     }
 }
 
@@ -90,22 +89,6 @@ pub(crate) struct KnownForm {
     pub(crate) turn: String,
     pub(crate) provider: String,
     pub(crate) form: LearntForm,
-}
-
-/// `ckp.provider.adapted`, read back.
-#[derive(Debug, Deserialize)]
-struct LearntEvent {
-    #[serde(default)]
-    adaptation: RequestAdaptation,
-    cause: String,
-    endpoint: Digest,
-    model: String,
-    provider: String,
-    #[serde(default)]
-    server_tokens: Option<u64>,
-    turn: String,
-    #[serde(default)]
-    window_tokens: Option<u64>,
 }
 
 /// The cause of an event that only tells a session what was known before.
@@ -189,17 +172,17 @@ impl ModelServices {
             ..JournalScan::default()
         };
         let see = |event: &RecordedEvent| {
-            let Some((read, form)) = LearntForm::of(event) else {
-                return;
-            };
+            let read: ProviderAdapted = event.read_as()?;
+            let form = LearntForm::of(&read);
             let spec = self.manifest.provider(&read.provider);
             let same =
                 spec.is_some_and(|spec| spec.model == read.model && endpoint_of(spec) == read.endpoint);
             if same && read.cause != KNOWN {
                 self.forms.set(&read.provider, form);
             }
+            Ok(())
         };
-        self.scribe.each(scan, see).await
+        self.scribe.read_each(scan, see).await
     }
 
     /// Before a turn: servers that may know their windows are asked once, and the session's record is told what is known of the
