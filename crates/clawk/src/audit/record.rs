@@ -1,6 +1,6 @@
 //! From an event to an audit record: what the policy wants in it, and no secret.
 
-use clawk_events::Event;
+use clawk_events::{Event, read_members};
 use clawk_kernel::kind;
 use clawk_kernel::ports::RecordedEvent;
 use clawk_manifest::model::Audit;
@@ -63,12 +63,12 @@ pub(super) fn of(
     if event.kind.starts_with("ckp.approval.") && !wanted.log_approvals {
         return None;
     }
+    let text = match contents {
+        AuditContents::AsWanted => event.payload_with_words(),
+        AuditContents::ByDigest => event.payload.as_str().into(),
+    };
     // silent-ok: the record then says that it can't be read
-    let mut payload: Value = match contents {
-        AuditContents::AsWanted => serde_json::from_str(&event.payload_with_words()),
-        AuditContents::ByDigest => serde_json::from_str(&event.payload),
-    }
-    .unwrap_or_default();
+    let mut payload = read_members(&event.kind, &text).map_or(Value::Null, Value::Object);
     if let (AuditContents::ByDigest, Value::Object(members)) = (contents, &mut payload) {
         // A record of an earlier version holds words there.
         members.retain(|member, _| !WORDED.contains(&member.as_str()));
