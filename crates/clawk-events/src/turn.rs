@@ -62,7 +62,14 @@ impl Event {
             | crate::carp_events!()
             | crate::channel_events!()
             | crate::egress_events!()
-            | crate::memory_events!()
+            | Self::MemoryRequested(_)
+            | Self::MemoryStored(_)
+            | Self::MemoryQueried(_)
+            | Self::MemoryExpired(_)
+            | Self::MemoryCompacted(_)
+            | Self::MemoryForgotten(_)
+            | Self::MemoryRestored(_)
+            | Self::ContentRedacted(_)
             | crate::swarm_events!()
             | Self::Shortened { .. }
             | Self::Unknown { .. } => None,
