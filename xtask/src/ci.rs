@@ -70,11 +70,10 @@ pub(crate) fn run() -> Result<()> {
         }),
         ("conformance ckp", |tally| conformance("ckp", tally)),
         ("conformance cra", |tally| conformance("cra", tally)),
-        ("default build", |_| {
-            plain(command("cargo").args(["check", "--package", "clawk", "--locked"]))
-        }),
+        ("features", |_| check_features().map(|()| true)),
         ("dependencies", |_| {
-            crate::footprint::dependencies().map(|()| true)
+            crate::footprint::dependencies()?;
+            crate::licences::check().map(|()| true)
         }),
     ];
     for (name, step) in steps {
@@ -214,6 +213,18 @@ fn tests(tally: &mut Tally) -> Result<bool> {
 
 fn conformance(suite: &str, tally: &mut Tally) -> Result<bool> {
     counted(command(built("clawk")?).args(["conformance", suite]), tally)
+}
+
+/// The program compiles without optional features, and with each of them alone.
+fn check_features() -> Result<()> {
+    let manifest = std::fs::read_to_string(run::root().join("crates/clawk/Cargo.toml"))?;
+    let manifest: toml::Table = toml::from_str(&manifest).context("crates/clawk/Cargo.toml is not valid")?;
+    let features = manifest.get("features").and_then(toml::Value::as_table);
+    let features = features.context("crates/clawk/Cargo.toml has no features")?;
+    for feature in std::iter::once("").chain(features.keys().map(String::as_str)) {
+        run::must(command("cargo").args(["check", "--package", "clawk", "--locked", "--features", feature]))?;
+    }
+    Ok(())
 }
 
 /// A program that the `build` step made.

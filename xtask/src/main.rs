@@ -1,4 +1,4 @@
-//! The project's own chores: `cargo xtask tidy | docs | screens | ci | parts | dist | footprint | sim | soak | bench`.
+//! The project's own chores: `cargo xtask check | tidy | docs | screens | ci | parts | dist | footprint | sim | soak | bench`.
 //!
 //! *Owns:* checks of the tree that no compiler makes, and the order of CI.
 //! *Depends on:* nothing of ours; it runs tools.
@@ -6,10 +6,12 @@
 //! *Start reading at:* [`ci`], then [`tidy`].
 
 mod bench;
+mod check;
 mod ci;
 mod dist;
 mod docs;
 mod footprint;
+mod licences;
 mod parts;
 mod run;
 mod screens;
@@ -24,6 +26,7 @@ use run::say;
 const HELP: &str = "\
 usage: cargo xtask COMMAND
 
+  check   before a commit: fmt, tidy, clippy and unit tests of what changed and of what depends on it: [CRATE...]
   tidy    check what no compiler checks: layers, file sizes, crate headers, docs that name what exists
   docs    write the pages that are made from data (coverage, claw.yaml, command line), check every link, render target/book
   screens draw the pictures of terminals in docs/screens from what the program shows
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let done = match (command, args.len()) {
+        ("check", _) => check::run(args.get(1..).unwrap_or_default()),
         ("tidy", 1) => tidy::check(&run::root()),
         ("docs", 1) => docs::run(&run::root()),
         ("screens", 1) => screens::run(),

@@ -84,4 +84,7 @@ pub use inlet::{InboundPipeline, IngestOutcome};
 pub use schedules::ScheduleRequest;
 pub use service::{ChannelDependencies, ChannelPairings, Channels, NotDone, remove_installed};
 pub use state::{ChannelReport, State};
+/// The reader of `Authentication-Results`, for the fuzz targets.
+#[cfg(feature = "mail")]
+pub use types::mail::results as authentication_results;
 pub use types::web::seal_conversations_anew;

@@ -4,14 +4,14 @@
 //! decides only which sentences are marked.
 
 mod question;
-mod sentence;
 
 use clawk_events::count_of;
 use clawk_events::payload::ClaimsJudged;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use std::time::Duration;
 
+pub use crate::answer_claims::{ClaimsJudgement, MARK};
+use crate::answer_sentence::{self, AnswerSentence};
 use crate::author::TextAuthor;
 use crate::drive::RunningTurn;
 use crate::event::{Draft, digest};
@@ -22,10 +22,7 @@ use crate::stop::Level;
 use crate::turn::{Turn, TurnOutcome};
 use crate::watch::NoticeSender;
 use question::ClaimsQuestion;
-use sentence::AnswerSentence;
 
-/// The mark behind a sentence that the record does not support.
-pub const MARK: &str = "(⚠ not in the record of this turn)";
 /// The largest number of sentences; a longer answer is not judged.
 const MAX_SENTENCES: usize = 1_000;
 
@@ -53,66 +50,6 @@ impl Claims {
     pub const DEFAULT_TIMEOUT_MS: u64 = 30_000;
 }
 
-/// The judgement of one answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ClaimsJudgement {
-    /// The provider that judged.
-    pub by: String,
-    /// How many sentences the answer has.
-    pub sentences: usize,
-    /// The positions of the marks: byte offsets in the answer, ascending.
-    pub marks: Vec<usize>,
-    /// Why the answer was not judged; `None` if it was.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub failed: Option<String>,
-}
-
-impl ClaimsJudgement {
-    /// The judgement in words for the record line; `None` if no sentence is marked.
-    pub(crate) fn words(&self) -> Option<String> {
-        if let Some(why) = &self.failed {
-            return Some(format!("nothing was judged: {why}."));
-        }
-        match self.marks.len() {
-            0 => None,
-            1 => Some("1 sentence is marked: this record does not support it.".to_owned()),
-            count => Some(format!(
-                "{count} sentences are marked: this record does not support them."
-            )),
-        }
-    }
-
-    /// As programs read it.
-    pub(crate) fn facts(&self) -> Value {
-        json!({"by": self.by, "sentences": self.sentences, "unsupported": self.marks.len(), "failed": self.failed})
-    }
-
-    /// The answer with its marks. A JSON value is for a program and is not changed; the record still lists what was found.
-    pub(crate) fn marked(&self, answer: &str) -> String {
-        if self.marks.is_empty() || is_json(answer) {
-            return answer.to_owned();
-        }
-        let mut text = String::with_capacity(answer.len());
-        let mut from = 0;
-        for at in &self.marks {
-            // Offsets of this very text; another one is not marked at a place that it does not have.
-            let Some(part) = answer.get(from..*at) else { break };
-            text.push_str(part);
-            text.push_str(sentence::before_mark(answer, *at));
-            text.push_str(MARK);
-            from = *at;
-        }
-        text.push_str(answer.get(from..).unwrap_or_default());
-        text
-    }
-}
-
-fn is_json(answer: &str) -> bool {
-    let text = answer.trim();
-    (text.starts_with('{') || text.starts_with('['))
-        && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
-}
-
 /// A judgement, and the event that records it at the end of the turn.
 #[derive(Debug)]
 pub(crate) struct ClaimsVerdict {
@@ -129,7 +66,7 @@ pub(crate) async fn judge(run: &RunningTurn<'_>, turn: &Turn, end: &TurnOutcome)
     }
     let clock = run.calls.clock();
     let started_us = clock.monotonic_us();
-    let sentences = sentence::split(answer);
+    let sentences = answer_sentence::split(answer);
     let limit = Duration::from_millis(claims.timeout_ms);
     let found = match end {
         TurnOutcome::Cancelled => Err(CANCELLED),

@@ -6,9 +6,8 @@ use serde_json::{Map, Value};
 
 use crate::drive::RunningTurn;
 use crate::event::{canonical, digest};
-use crate::notice::SessionNotice;
+use crate::notice::{ClientCall, SessionNotice};
 use crate::ports::ToolOffer;
-use crate::talk::told::ClientCall;
 use crate::turn::Event;
 
 impl RunningTurn<'_> {

@@ -9,8 +9,6 @@ use std::sync::Arc;
 use clawk_events::WrittenEvent;
 use clawk_events::shape::BudgetUse;
 use clawk_proto::{Digest, SessionId};
-use serde::Serialize;
-use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use crate::ports::{
@@ -22,11 +20,10 @@ use crate::time::{Clock, Timestamp};
 /// Events read at a time.
 const PAGE: usize = 1000;
 
-pub(crate) mod words;
-
+pub(crate) use crate::canonical::{canonical, digest};
+pub(crate) use crate::event_words as words;
 pub use clawk_events::kind;
 pub use clawk_events::shape::ForkPoint;
-
 pub(crate) use words::{ChainText, EventWords, WordField, stand_in};
 
 /// What budgets that outlive a restart paid, as events say it.
@@ -39,18 +36,6 @@ pub(crate) fn budget_uses(settled: &[SpentAmount]) -> Vec<BudgetUse> {
         purse: spent.purse.to_string(),
     };
     settled.iter().map(budget_use).collect()
-}
-
-/// SHA-256.
-pub(crate) fn digest(bytes: &[u8]) -> Digest {
-    Digest(Sha256::digest(bytes).into())
-}
-
-/// Canonical JSON of a value (JCS): its bytes are what digests of arguments are made of.
-pub(crate) fn canonical<T: Serialize>(value: &T) -> Vec<u8> {
-    // serde_json's maps are sorted by UTF-8 bytes; JCS sorts by UTF-16 units. They differ only for astral keys, and a
-    // digest of arguments needs one fixed order, not a particular one.
-    serde_json::to_vec(value).unwrap_or_default() // silent-ok: JSON values always serialise
 }
 
 /// Where an event hangs: its chain and its span.

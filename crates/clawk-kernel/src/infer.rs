@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::attach;
+use crate::budget_events;
 use crate::error::CallError;
 use crate::event::{
     ChainText, Draft, EventWords, JournalWriter, Thread, WordField, budget_uses, canonical, digest,
@@ -28,7 +29,8 @@ use crate::ports::{
     BatchConditions, CompletionDelta, FaultKind, InferRequest, JournalError, ModelCompletion, ModelProvider,
     ProviderError, ProviderRate, StopReason, UnmetCondition, Usage,
 };
-use crate::purse::{AttemptReservation, BudgetAccount, BudgetAmount, BudgetTree, NoRoom, hour_of, warned};
+use crate::purse::{AttemptReservation, BudgetAccount, BudgetAmount, BudgetTree, NoRoom, hour_of};
+use crate::retry_policy::{ModelOptions, RetryPolicy};
 use crate::screen::AgentScreening;
 use crate::screen::answer::{self, StreamScreen};
 use crate::watch::NoticeSender;
@@ -37,13 +39,10 @@ mod blank;
 mod cache_key;
 pub(crate) mod embed;
 pub(crate) mod forms;
-pub(crate) mod patience;
 pub(crate) mod speech;
 
 use forms::RefusalChanges;
 pub(crate) use forms::{KnownForm, LearntForm, LearntForms};
-pub use patience::ModelOptions;
-use patience::RetryPolicy;
 
 /// What asking a model needs.
 #[derive(Debug)]
@@ -639,7 +638,11 @@ impl<'a> InferenceAttempt<'a> {
         };
         let mut drafts = found;
         drafts.push(draft);
-        drafts.extend(warned(&self.models.scribe, &self.place.thread, &settled.warnings));
+        drafts.extend(budget_events::warned(
+            &self.models.scribe,
+            &self.place.thread,
+            &settled.warnings,
+        ));
         let terms = BatchConditions {
             settles: self.aside,
             ..BatchConditions::default()

@@ -8,27 +8,21 @@
 pub mod call;
 pub mod ports;
 pub mod stop;
-pub mod turn;
-pub mod witness;
 
 mod agent;
-mod attach;
-mod author;
+mod budget_events;
 pub mod carp;
 mod catalog;
 mod checkpoint;
 mod claims;
 mod client_tool;
-mod compaction;
 mod composite;
 mod conversation;
 mod cra;
 mod dedup;
-mod door;
 mod drive;
 pub mod dry;
 pub mod effect;
-mod error;
 mod event;
 mod fit;
 mod fork;
@@ -42,32 +36,21 @@ mod lifecycle;
 mod mailbox;
 mod member;
 mod memory;
-mod message_frame;
-mod model_catalogue;
-pub mod moved;
-mod narrow;
-mod notice;
 mod open_turn;
 mod options;
 pub mod outbox;
 mod output;
 mod pictures;
-pub mod place;
 mod plan;
 pub mod projection;
 mod prompt;
-pub mod purse;
-mod rank;
-mod rates;
 mod recall;
 mod recover;
 mod remember;
 pub mod replay;
-mod roles;
 mod sampling;
 mod screen;
 mod session;
-pub mod sheet;
 pub mod shown;
 mod skill;
 mod start;
@@ -78,12 +61,16 @@ mod talk;
 mod team;
 mod tend;
 pub mod testing;
-pub mod time;
 pub mod undo;
-mod value_facts;
 mod vectors;
-mod watch;
 mod world_model;
+
+use clawk_core::{
+    answer_claims, answer_sentence, attach, author, call_summary, canonical, compaction, door, error,
+    event_words, message_frame, model_catalogue, narrow, notice, rank, rates, retry_policy, roles,
+    text_origin, value_facts, watch,
+};
+pub use clawk_core::{moved, place, purse, sheet, time, turn, witness};
 
 pub use agent::AgentDependencies;
 /// The target of log lines that who runs an agent reads without asking for them: `clawk serve` writes them to standard error.
@@ -102,7 +89,6 @@ pub use door::{EntryPoint, REMEMBERED_DAYS};
 pub use error::{ArgumentFault, CallError, DeniedBy, KernelError, StartError};
 pub use event::words::{payload_with_words, put_words, words_hash};
 pub use event::{ForkPoint, kind};
-pub use infer::ModelOptions;
 pub use ingress::{AcceptedMessage, ChannelMessage};
 pub use kernel::{
     ChannelFact, ConversationStatus, DEFAULT_DRAIN_MS, DeadLetter, Kernel, PairingChange, PushGivenUp,
@@ -111,20 +97,22 @@ pub use mailbox::MAILBOX;
 pub use message_frame::join_frame;
 pub use model_catalogue::{CatalogueError, ModelCatalogue, ModelDialect, ModelFacts};
 pub use notice::{
-    ApprovalAnswer, ApprovalPlanStep, ApprovalQuestion, Plan, SessionNotice, TurnEnd, TurnStop as TalkStop,
-    WaitingApproval,
+    ApprovalAnswer, ApprovalPlanStep, ApprovalQuestion, ClientCall, Plan, SessionNotice, TurnEnd,
+    TurnStop as TalkStop, WaitingApproval,
 };
 pub use options::{InboxLimits, Options, SwarmOptions};
 pub use outbox::{DeliveryGuard, OutboxLimits, UndeliveredAnswer};
 pub use output::ResultExcerpt;
+pub use ports::{SampleAnswer, SampleMessage, SampleRequest, SampleRole};
+pub use retry_policy::ModelOptions;
 pub use roles::{KnownPerson, admit};
-pub use sampling::{NAME as SAMPLING, SampleAnswer, SampleMessage, SampleRequest, SampleRole};
+pub use sampling::NAME as SAMPLING;
 pub use screen::JudgeSettings;
 pub use session::{MAX_MESSAGE_BYTES, SessionHandle};
 pub use skill::REQUIRES;
 pub use swarm::{SwarmView, UNPROVEN};
 pub use talk::MessageStatus;
-pub use talk::told::{ClientCall, EarlierMessage, TalkRequest, TurnResult};
+pub use talk::told::{EarlierMessage, TalkRequest, TurnResult};
 pub use team::{SWARM_KINDS, fact_of, session_of};
 pub use watch::{BACKLOG, Watcher};
 pub use world_model::{PlanLimits, faults as world_model_faults};

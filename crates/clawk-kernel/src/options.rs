@@ -10,11 +10,11 @@ use clawk_trace::checkpoint::TraceSigner;
 use serde::{Deserialize, Serialize};
 
 use crate::claims::Claims;
-use crate::infer::ModelOptions;
 use crate::outbox::OutboxLimits;
 use crate::output::ResultExcerpt;
 use crate::ports::{RemoteWorkers, TokenKey};
 use crate::purse::{BudgetSettings, PriceTable};
+use crate::retry_policy::ModelOptions;
 use crate::screen::JudgeSettings;
 use crate::time::Timestamp;
 use crate::world_model::PlanLimits;

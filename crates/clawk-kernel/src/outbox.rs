@@ -16,11 +16,11 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::event::{Draft, EventWords, JournalWriter, Thread, stand_in};
-use crate::infer::patience::backoff_ms;
 use crate::lifecycle::AgentLifecycle;
 use crate::ports::{
     ChannelDelivery, Delivery, Journal, JournalError, OutboxChange, OutboxRow, OutgoingAnswer,
 };
+use crate::retry_policy::backoff_ms;
 use crate::shown;
 use crate::stop::{EmergencyStop, Level};
 use crate::time::{Clock, Timestamp};

@@ -22,6 +22,7 @@ use crate::call::CallGovernor;
 use crate::door::{EntryPoint, Origin};
 use crate::event::{Thread, canonical, digest, kind};
 use crate::judge;
+pub(crate) use crate::message_frame::escaped;
 use crate::notice::SessionNotice;
 use crate::ports::{
     Batch, JournalError, JournalScan, MarkedContent, MemorySearch, Scope, StoreQuery, ToolRunner,
@@ -457,13 +458,6 @@ pub(crate) fn lines(store: &str, hit: &EntryHit) -> String {
         attributes.collect::<String>(),
         escaped(kept)
     )
-}
-
-pub(crate) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
 }
 
 /// Keeps what was said in a turn: in every `conversation` store that is not filled by hand, and in a `semantic` one that acquires

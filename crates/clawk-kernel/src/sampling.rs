@@ -10,7 +10,6 @@ use clawk_manifest::model::Tool;
 use clawk_plan::ObtainedEnforcement;
 use clawk_proto::content::ContentBlock;
 use clawk_proto::{RequestId, SessionId};
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -19,7 +18,10 @@ use crate::call::{CallGovernor, CallOrder, CallerContext, Context, Permit, Reque
 use crate::door::EntryPoint;
 use crate::event::Thread;
 use crate::infer::{InferenceContext, NoAnswer, infer};
-use crate::ports::{InferRequest, ModelMessage, RunError, RunOutcome, SamplingHandler, StopReason};
+use crate::ports::{
+    InferRequest, ModelMessage, RunError, RunOutcome, SampleAnswer, SampleRequest, SampleRole,
+    SamplingHandler, StopReason,
+};
 use crate::purse::{BudgetAccount, BudgetAmount};
 use crate::session::{SessionHandle, SessionOpening, SessionServices};
 use crate::watch::NoticeSender;
@@ -33,53 +35,6 @@ const DOOR: &str = "mcp";
 const MAX_MESSAGES: usize = 64;
 /// Bytes of one question, the system prompt included.
 const MAX_BYTES: usize = 256 << 10;
-
-/// A server's question to a model.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SampleRequest {
-    /// The server, as the operator knows it.
-    pub server: String,
-    /// The manifest's provider that answers; none: the first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub provider: Option<String>,
-    /// The system prompt that the server wants.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub system: Option<String>,
-    /// The conversation, at most 64 messages; the last one is the user's.
-    pub messages: Vec<SampleMessage>,
-    /// Output tokens at most.
-    pub max_tokens: u64,
-}
-
-/// One message of a server's question.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SampleMessage {
-    /// Whose words these are.
-    pub role: SampleRole,
-    /// The words.
-    pub text: String,
-}
-
-/// The author of a [`SampleMessage`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SampleRole {
-    /// Said to the model.
-    User,
-    /// Said by the model.
-    Assistant,
-}
-
-/// A model's answer to a server.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SampleAnswer {
-    /// Its words.
-    pub text: String,
-    /// The model, as its server names it.
-    pub model: String,
-    /// The text was cut at `max_tokens`.
-    pub cut: bool,
-}
 
 /// The way of a server's question to a model, for what runs the servers. It does not keep the agent alive.
 pub(crate) fn sampler(sessions: &Arc<SessionServices>) -> SamplingHandler {

@@ -16,7 +16,7 @@ use crate::door::{EntryPoint, Origin};
 use crate::error::KernelError;
 use crate::event::{canonical, digest, kind};
 use crate::hosts;
-use crate::notice::{SessionNotice, TurnEnd, TurnStop};
+use crate::notice::{ClientCall, SessionNotice, TurnEnd, TurnStop};
 use crate::ports::{JournalError, JournalScan, ModelMessage, RecordedEvent, Usage};
 use crate::recover;
 use crate::session::{self, SessionServices};
@@ -24,7 +24,7 @@ use crate::shown::{self, TurnCallSummary};
 use crate::taint;
 use crate::time::Timestamp;
 use crate::watch::Watcher;
-use told::{ClientCall, TalkRequest, TurnResult};
+use told::{TalkRequest, TurnResult};
 
 /// Characters of a conversation's name.
 const MAX_NAME_CHARS: usize = 256;

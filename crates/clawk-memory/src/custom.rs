@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use clawk_kernel::ports::{
+use clawk_core::ports::{
     Batch, BoxFuture, Memory, MemoryError, MemoryInspector, MemorySearch, Page, Scope, StoreQuery,
     UnembeddedEntry,
 };
-use clawk_kernel::time::Timestamp;
+use clawk_core::time::Timestamp;
 use clawk_manifest::model::{Retention, Store, StoreBackend, StoreType};
 use clawk_proto::method::MemoryEntry;
 use clawk_recall::compact::{self, CompactionSummary, replaces};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use clawk_kernel::ports::{Batch, BoxFuture, Memory, MemoryError, MemorySearch, Scope, UnembeddedEntry};
-use clawk_kernel::time::Timestamp;
+use clawk_core::ports::{Batch, BoxFuture, Memory, MemoryError, MemorySearch, Scope, UnembeddedEntry};
+use clawk_core::time::Timestamp;
 use clawk_manifest::model::{Store, StoreBackend, StoreType};
 use clawk_proto::Digest;
 use clawk_recall::compact::CompactionSummary;

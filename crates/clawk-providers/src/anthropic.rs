@@ -1,7 +1,7 @@
 //! The messages dialect of Anthropic: what is sent.
 
+use clawk_core::ports::{ReasoningEffort, StatePart};
 use clawk_egress::Url;
-use clawk_kernel::ports::{ReasoningEffort, StatePart};
 use clawk_proto::Digest;
 use serde_json::{Value, json};
 
@@ -134,7 +134,7 @@ fn mark(body: &mut Value) {
     }
 }
 
-fn user_blocks(text: &str, images: &[&clawk_kernel::ports::Image]) -> Vec<Value> {
+fn user_blocks(text: &str, images: &[&clawk_core::ports::Image]) -> Vec<Value> {
     let shown = images.iter().filter_map(|image| {
         let source = json!({ "type": "base64", "media_type": image.mime_type, "data": base64(image)? });
         Some(json!({ "type": "image", "source": source }))

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use clawk_egress::{EgressError, Response};
-use clawk_kernel::ports::{
+use clawk_core::ports::{
     AudioRecording, AudioTranscript, BoxFuture, CompletionDelta, FaultKind, InferRequest, ModelCompletion,
     ModelProvider, ProviderError, SpokenAudio, TextEmbeddings, Usage,
 };
+use clawk_egress::{EgressError, Response};
 use tokio_util::sync::CancellationToken;
 
 use crate::draft::{AnswerContext, Draft, OnDelta, estimate};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use clawk_kernel::ports::ToolUse;
+use clawk_core::ports::ToolUse;
 
 /// What a dialect takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +82,7 @@ fn short_id(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::{CallIds, IdRule};
-    use clawk_kernel::ports::ToolUse;
+    use clawk_core::ports::ToolUse;
 
     fn ids(rule: IdRule, own: Option<bool>, given: &[&str]) -> Vec<String> {
         let mut ids = CallIds::new(rule);

@@ -1,6 +1,6 @@
 //! The calls of one answer, put together from pieces whose index and id servers give, repeat, mix up or leave out.
 
-use clawk_kernel::ports::NAME_MAX_BYTES;
+use clawk_core::ports::NAME_MAX_BYTES;
 use serde::de::IgnoredAny;
 
 use crate::draft::shorten;

@@ -1,8 +1,8 @@
 //! Which model can be had on this machine, for `clawk run` and `clawk init`.
 
 use bytes::Bytes;
+use clawk_core::model_catalogue::ModelCatalogue;
 use clawk_egress::{ClientDeadlines, EgressClient, Request, Url};
-use clawk_kernel::ModelCatalogue;
 use clawk_manifest::model::{
     AuthType, ModelModality, Provider, ProviderAuth, ProviderHints, ProviderLimits, ProviderProtocol,
     ProviderTransport,

@@ -1,6 +1,6 @@
 //! An answer as it grows.
 
-use clawk_kernel::ports::{
+use clawk_core::ports::{
     CompletionDelta, InferRequest, ModelCompletion, ModelMessage, NAME_MAX_BYTES, ProviderState, StatePart,
     StopReason, TokenReport, ToolUse, Usage,
 };

@@ -1,8 +1,8 @@
 //! Vectors of texts: `POST BASE/embeddings`, as OpenAI defines it and others serve it.
 
 use bytes::{Bytes, BytesMut};
+use clawk_core::ports::{TextEmbeddings, Usage};
 use clawk_egress::Url;
-use clawk_kernel::ports::{TextEmbeddings, Usage};
 use serde::Deserialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;

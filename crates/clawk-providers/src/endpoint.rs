@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use bytes::Bytes;
+use clawk_core::ports::{ProviderError, Usage};
 use clawk_egress::{ClientDeadlines, EgressClient, Request, Response, Url};
-use clawk_kernel::ports::{ProviderError, Usage};
 use clawk_secrets::SecretResolver;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};

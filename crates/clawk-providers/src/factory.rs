@@ -5,9 +5,9 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
+use clawk_core::ports::{ModelProvider, ReasoningEffort, RequestAdaptation};
+use clawk_core::retry_policy::ModelOptions;
 use clawk_egress::{ClientDeadlines, Url};
-use clawk_kernel::ModelOptions;
-use clawk_kernel::ports::{ModelProvider, ReasoningEffort, RequestAdaptation};
 use clawk_manifest::model::{self, AuthType, ProviderProtocol, ProviderTransport};
 use clawk_secrets::SecretResolver;
 use http::{HeaderName, HeaderValue};

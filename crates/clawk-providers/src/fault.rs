@@ -1,7 +1,7 @@
 //! Faults of an attempt, before they become errors of the kernel.
 
+use clawk_core::ports::{FaultKind, RefusalCause};
 use clawk_egress::EgressError;
-use clawk_kernel::ports::{FaultKind, RefusalCause};
 use http::HeaderMap;
 use serde_json::Value;
 

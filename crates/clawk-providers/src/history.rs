@@ -1,7 +1,7 @@
 //! A conversation as every dialect takes it: roles in turn, every call with its result, nothing empty.
 
-use clawk_kernel::join_frame;
-use clawk_kernel::ports::{Image, InferRequest, ModelMessage, ProviderState, ToolUse};
+use clawk_core::message_frame::join_frame;
+use clawk_core::ports::{Image, InferRequest, ModelMessage, ProviderState, ToolUse};
 
 use crate::call_ids::{CallIds, IdRule};
 use crate::state::StateOwner;

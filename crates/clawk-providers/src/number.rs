@@ -1,6 +1,6 @@
 //! Numbers as servers send them: bounded where they are decoded, and no reason to lose the answer beside which they stand.
 
-use clawk_kernel::ports::Usage;
+use clawk_core::ports::Usage;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;

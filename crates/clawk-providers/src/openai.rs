@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
+use clawk_core::ports::{Image, StatePart};
 use clawk_egress::Url;
-use clawk_kernel::ports::{Image, StatePart};
 use serde_json::{Value, json};
 
 use crate::call_ids::IdRule;
@@ -87,7 +87,7 @@ pub(crate) fn body(context: RequestContext<'_>) -> Value {
     if !request.tools.is_empty() {
         // OpenAI refuses alternatives at the top of a schema; others build their grammar from them.
         let plain = context.is_openai();
-        let function = |tool: &clawk_kernel::ports::ToolOffer| {
+        let function = |tool: &clawk_core::ports::ToolOffer| {
             let parameters = match plain {
                 true => plain_object(&tool.input_schema),
                 false => Cow::Borrowed(&tool.input_schema),

@@ -1,7 +1,7 @@
 //! What a server's refusal names as its cause, where a changed request may be accepted (R53): the words of many vendors, read into
 //! [`RefusalCause`]. A refusal that names nothing stays what it is.
 
-use clawk_kernel::ports::RefusalCause;
+use clawk_core::ports::RefusalCause;
 use serde_json::Value;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! OpenAI's Responses API: what is sent. Nothing is stored at the server: reasoning goes back sealed.
 
+use clawk_core::ports::{Image, StatePart};
 use clawk_egress::Url;
-use clawk_kernel::ports::{Image, StatePart};
 use serde_json::{Value, json};
 
 use crate::call_ids::IdRule;

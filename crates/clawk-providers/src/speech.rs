@@ -1,8 +1,8 @@
 //! Speech as OpenAI defines it and others serve it: `POST BASE/audio/transcriptions` and `POST BASE/audio/speech`.
 
 use bytes::{Bytes, BytesMut};
+use clawk_core::ports::{AudioRecording, AudioTranscript, FaultKind, SpokenAudio, Usage, heard, said};
 use clawk_egress::Url;
-use clawk_kernel::ports::{AudioRecording, AudioTranscript, FaultKind, SpokenAudio, Usage, heard, said};
 use http::HeaderValue;
 use serde::Deserialize;
 use serde_json::json;

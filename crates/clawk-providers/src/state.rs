@@ -1,6 +1,6 @@
 //! What a server hands over for safe keeping (R52): gathered from the pieces of an answer, and found again for the next request.
 
-use clawk_kernel::ports::{ProviderState, StatePart};
+use clawk_core::ports::{ProviderState, StatePart};
 use clawk_proto::Digest;
 use serde_json::{Map, Value};
 
@@ -297,7 +297,7 @@ pub(crate) fn json_of(text: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::StateDraft;
-    use clawk_kernel::ports::StatePart;
+    use clawk_core::ports::StatePart;
     use serde_json::{Value, json};
 
     fn details(pieces: &[Value]) -> Value {

@@ -1,6 +1,6 @@
 //! What the dialects share in writing a request: changes that a refusal asked for (R53), effort, the cache key.
 
-use clawk_kernel::ports::{InferRequest, ModelMessage, ReasoningEffort, RequestAdaptation};
+use clawk_core::ports::{InferRequest, ModelMessage, ReasoningEffort, RequestAdaptation};
 use serde_json::Value;
 
 use crate::call_ids::IdRule;
@@ -168,7 +168,7 @@ pub(crate) fn wants_written_thoughts(model: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{adapt, has_domain};
-    use clawk_kernel::ports::RequestAdaptation;
+    use clawk_core::ports::RequestAdaptation;
     use serde_json::json;
 
     #[test]

@@ -12,8 +12,6 @@ mod cmd;
 mod companion;
 mod compose;
 mod config;
-#[cfg(feature = "conformance")]
-mod conformance;
 mod coverage;
 mod dry;
 mod http;
@@ -53,9 +51,9 @@ fn main() -> ExitCode {
     #[cfg(feature = "conformance")]
     if std::env::args_os()
         .nth(1)
-        .is_some_and(|verb| verb == conformance::cra::ADAPTER_VERB)
+        .is_some_and(|verb| verb == clawk_conformance::cra::ADAPTER_VERB)
     {
-        return conformance::cra::adapter().unwrap_or_else(|error| {
+        return clawk_conformance::cra::adapter().unwrap_or_else(|error| {
             report(&error);
             ExitCode::FAILURE
         });

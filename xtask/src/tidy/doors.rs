@@ -91,7 +91,7 @@ const DOORS: [Door; 8] = [
             "crates/clawk/src/compose/telemetry/",
             // The operator's own verbs, outside of any agent.
             "crates/clawk/src/cmd/trace/export/",
-            "crates/clawk/src/conformance/",
+            "crates/clawk-conformance/src/",
             // An authorization server of the operator's, about the tokens of who asks: no agent's effect.
             "crates/clawk-server/src/oauth/",
             // A client of agents, at its user's word.
@@ -105,7 +105,7 @@ const DOORS: [Door; 8] = [
             "crates/clawk-sandbox/src/",
             "xtask/",
             // The implementation under test, started by the operator.
-            "crates/clawk/src/conformance/",
+            "crates/clawk-conformance/src/",
             // The user's own command, which is the agent to talk to.
             "crates/clawk-client/src/wire/command.rs",
             // The operator's own command that holds secrets.

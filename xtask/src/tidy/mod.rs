@@ -1,5 +1,6 @@
 //! Checks of the tree that no compiler makes. Each check returns its findings; all are shown at once.
 
+mod dependencies;
 mod docs;
 mod doors;
 mod events;
@@ -38,6 +39,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         }
     }
     findings.extend(names::check(root, &files)?);
+    findings.extend(dependencies::check(root, &files)?);
     findings.extend(source::headers(root)?);
     findings.extend(docs::architecture(root)?);
     findings.extend(crate::docs::check(root)?);

@@ -26,6 +26,7 @@ mod screen;
 mod spend;
 mod standing;
 mod suggest;
+mod tool_runner;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -61,6 +62,7 @@ use standing::GrantBasis;
 pub use standing::{GrantLifetime, StandingGrant};
 pub(crate) use suggest::append as suggest;
 pub use suggest::{FILE as SUGGESTED_RULES, suggestion};
+pub use tool_runner::ToolRunner;
 
 use crate::author::TextAuthor;
 use crate::carp::{self, AtlasGate};
@@ -70,13 +72,13 @@ use crate::dedup::{Claim, DedupAnswer, DedupMethod, RemoteClaimOutcome, key};
 use crate::door::Origin;
 use crate::error::{CallError, DeniedBy};
 use crate::event::Thread;
-use crate::infer::patience::backoff_ms;
 use crate::member::Member;
 use crate::output;
 use crate::ports::{
     AnswerKey, BoxFuture, JournalError, ProvenanceCollector, RunError, RunOutcome, UnmetCondition,
 };
 use crate::purse::BudgetAccount;
+use crate::retry_policy::backoff_ms;
 use crate::roles;
 use crate::sampling;
 use crate::skill::{self, SkillCeiling};

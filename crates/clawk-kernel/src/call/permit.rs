@@ -18,6 +18,12 @@ use crate::witness::FileMark;
 ///
 /// INVARIANT: only the path in `call` makes one, after the decision is in the journal. It is no `Clone` and is
 /// consumed by the run, so what was approved is what runs, and it runs at most once.
+///
+/// No other crate can make one:
+///
+/// ```compile_fail,E0451
+/// let permit = clawk_kernel::call::Permit { read_only: false, ..unreachable!() };
+/// ```
 #[derive(Debug)]
 pub struct Permit {
     pub(super) tool: Arc<str>,

@@ -25,6 +25,7 @@ use super::approval::ApprovalReply;
 use super::reopen::StoredQuestion;
 use super::standing::StandingGrant;
 use super::{CallApprover, CallGovernor, CallerContext, Request, egress};
+use crate::budget_events;
 use crate::carp::{self, ApprovalView, AtlasGate, AtlasJudgement};
 use crate::catalog::DescribedTool;
 use crate::dedup::{DedupMethod, key};
@@ -40,7 +41,7 @@ use crate::ports::{
     AnswerKey, BatchConditions, ConnectionCollector, EffectChange, JournalError, OpenEffect,
     ProvenanceCollector, RunOutcome, SpentAmount, UnmetCondition,
 };
-use crate::purse::{BudgetAccount, BudgetWarning, CallBudget, hour_of, warned};
+use crate::purse::{BudgetAccount, BudgetWarning, CallBudget, hour_of};
 use crate::stop::{self, ActiveStop, Level};
 use crate::taint;
 use crate::witness::ExactGrant;
@@ -261,8 +262,11 @@ impl<'a> CallRecord<'a> {
         for warning in &settled.warnings {
             tracing::warn!(%warning, "a budget is nearly used up");
         }
-        self.waiting
-            .extend(warned(&self.calls.scribe, &self.thread, &settled.warnings));
+        self.waiting.extend(budget_events::warned(
+            &self.calls.scribe,
+            &self.thread,
+            &settled.warnings,
+        ));
         self.warned = settled.warnings;
     }
 

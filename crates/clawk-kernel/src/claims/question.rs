@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::sentence::AnswerSentence;
+use crate::answer_sentence::AnswerSentence;
 use crate::shown::TurnRecord;
 
 /// Bytes of sentences in one question.

@@ -11,11 +11,11 @@ use serde_json::{Map, Value};
 use crate::carp::{AtlasSettings, CarpFacts};
 use crate::catalog::DescribedTool;
 use crate::claims::Claims;
-use crate::infer::ModelOptions;
 use crate::options::Options;
 use crate::output::ResultExcerpt;
 use crate::ports::Executor;
 use crate::prompt;
+use crate::retry_policy::ModelOptions;
 use crate::world_model::PlanLimits;
 
 /// The content of `ckp.agent.described`.

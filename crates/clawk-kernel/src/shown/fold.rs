@@ -12,8 +12,8 @@ use clawk_proto::{MessageId, RequestId};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::{TurnCallSummary, UNDECLARED};
-use crate::claims::ClaimsJudgement;
+use crate::answer_claims::ClaimsJudgement;
+use crate::call_summary::{TurnCallSummary, UNDECLARED};
 use crate::effect::is_unknown;
 use crate::event::kind;
 use crate::ports::{JournalError, RecordedEvent};

@@ -3,7 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::told::{ClientCall, EarlierMessage};
+use super::told::EarlierMessage;
+use crate::notice::ClientCall;
 use crate::ports::ModelMessage;
 
 /// Before and behind it.
@@ -106,8 +107,9 @@ impl<'h> KnownConversation<'h> {
 mod tests {
     use super::{BEHIND, compose};
     use crate::author::TextAuthor;
+    use crate::notice::ClientCall;
     use crate::ports::{ModelMessage, ToolUse};
-    use crate::talk::told::{ClientCall, EarlierMessage};
+    use crate::talk::told::EarlierMessage;
 
     fn earlier(role: &'static str, text: &str) -> EarlierMessage {
         EarlierMessage {

@@ -2,13 +2,13 @@
 
 use clawk_proto::{MessageId, RequestId, SessionId};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::attach::AttachedPicture;
-use crate::notice::TurnStop;
+use crate::call_summary::TurnCallSummary;
+use crate::notice::{ClientCall, TurnStop};
 use crate::ports::{ToolOffer, Usage};
-use crate::shown::TurnCallSummary;
 
 /// A message from outside.
 #[derive(Debug, Clone)]
@@ -42,17 +42,6 @@ pub struct EarlierMessage {
     pub calls: Vec<ClientCall>,
     /// The call that it answers.
     pub answers: Option<String>,
-}
-
-/// A call of a client's own tool.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClientCall {
-    /// JSON: an object.
-    pub arguments: String,
-    /// The model's id for it.
-    pub id: String,
-    /// The client's tool.
-    pub name: String,
 }
 
 impl TalkRequest {

@@ -22,6 +22,7 @@ use clawk_manifest::model::Manifest;
 use uuid::Uuid;
 
 pub use channel::ScriptedChannel;
+pub use clawk_core::testing::manifest;
 pub use journal::MemJournal;
 pub use memory::MemMemory;
 pub use model::{ScriptedModel, calls, says};
@@ -31,45 +32,6 @@ use crate::ports::{ModelProvider, ToolRunner};
 use crate::purse::{BudgetSettings, PriceTable};
 use crate::time::{Clock, Timestamp};
 use crate::{AgentDependencies, Kernel, Options};
-
-/// A manifest from the model's own JSON: `identity`, `providers`, `tools`, … Names are as given; no rule is checked.
-///
-/// # Panics
-/// The JSON is not the model's.
-#[must_use]
-pub fn manifest(spec: serde_json::Value) -> Manifest {
-    fn part<T: serde::de::DeserializeOwned>(spec: &serde_json::Value, name: &str) -> Option<T> {
-        spec.get(name)
-            .map(|value| serde_json::from_value(value.clone()).expect(name))
-    }
-    let identity =
-        serde_json::json!({"name": "tester", "personality": "You test.", "autonomy": "autonomous"});
-    let provider = serde_json::json!([{
-        "name": "model", "protocol": "custom", "endpoint": "script:none", "model": "scripted", "auth": {"type": "none"},
-    }]);
-    Manifest {
-        claw: semver::Version::new(0, 3, 0),
-        metadata: clawk_manifest::model::Metadata {
-            name: "tester".to_owned(),
-            ..Default::default()
-        },
-        identity: part(&spec, "identity")
-            .unwrap_or_else(|| serde_json::from_value(identity).expect("identity")),
-        providers: part(&spec, "providers")
-            .unwrap_or_else(|| serde_json::from_value(provider).expect("provider")),
-        channels: part(&spec, "channels").unwrap_or_default(),
-        tools: part(&spec, "tools").unwrap_or_default(),
-        skills: part(&spec, "skills").unwrap_or_default(),
-        memory: part(&spec, "memory"),
-        world_models: part(&spec, "world_models").unwrap_or_default(),
-        sandbox: part(&spec, "sandbox"),
-        further_sandboxes: part(&spec, "further_sandboxes").unwrap_or_default(),
-        policies: part(&spec, "policies").unwrap_or_default(),
-        swarm: part(&spec, "swarm"),
-        telemetry: None,
-        dir: PathBuf::from("/work"),
-    }
-}
 
 /// A clock that moves by hand; ids are unique and increase.
 #[derive(Debug)]

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 use super::limits::say;
 use super::{agent, allow_all, id, params, rig, rpc};
-use crate::infer::patience::backoff_ms;
 use crate::notice::{SessionNotice, TurnEnd};
 use crate::ports::ModelMessage;
+use crate::retry_policy::backoff_ms;
 use crate::testing::{ScriptedModel, calls, says};
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use clawk_kernel::ports::{MemoryError, StoreQuery};
+use clawk_core::ports::{MemoryError, StoreQuery};
 use clawk_manifest::model::Store;
 use clawk_recall::entry::{ConversationFilter, EntryHit};
 use clawk_recall::seal::SealKeyring;
@@ -65,7 +65,7 @@ impl FolderScopeView {
     /// By their words, the best first.
     #[must_use]
     pub fn search(&self, words: &str, limit: usize) -> Vec<EntryHit> {
-        let ask = clawk_kernel::ports::MemorySearch {
+        let ask = clawk_core::ports::MemorySearch {
             whose: ConversationFilter::All,
             query: StoreQuery::Text(words.to_owned()),
             vector: None,

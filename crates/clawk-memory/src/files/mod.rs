@@ -11,8 +11,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawk_kernel::ports::{Batch, BoxFuture, Memory, MemoryError, MemorySearch, Scope, UnembeddedEntry};
-use clawk_kernel::time::Timestamp;
+use clawk_core::ports::{Batch, BoxFuture, Memory, MemoryError, MemorySearch, Scope, UnembeddedEntry};
+use clawk_core::time::Timestamp;
 use clawk_manifest::model::{Store, StoreScope, StoreType};
 use clawk_recall::compact::CompactionSummary;
 use clawk_recall::entry::{ConversationFilter, EntryHit, EntryInsertion, EntrySearchResult};

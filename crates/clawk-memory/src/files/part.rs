@@ -9,8 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clawk_kernel::ports::{MemoryError, UnembeddedEntry};
-use clawk_kernel::time::Timestamp;
+use clawk_core::ports::{MemoryError, UnembeddedEntry};
+use clawk_core::time::Timestamp;
 use clawk_manifest::model::{CompactionStrategy, Store, StoreType};
 use clawk_proto::method::MemoryEntry;
 use clawk_recall::compact::{self, CompactionSummary, model_of, replaces};

@@ -17,7 +17,7 @@ const FILE: &str = ".places.jsonl";
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct FolderScopeLocation {
     pub(super) store: String,
-    /// As [`clawk_kernel::ports::Scope::part`] names it.
+    /// As [`clawk_core::ports::Scope::part`] names it.
     pub(super) scope: String,
     pub(super) folder: PathBuf,
 }

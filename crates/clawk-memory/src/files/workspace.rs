@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use clawk_kernel::ports::{MemoryError, StoreQuery};
-use clawk_kernel::time::Timestamp;
+use clawk_core::ports::{MemoryError, StoreQuery};
+use clawk_core::time::Timestamp;
 use clawk_manifest::model::Store;
 use clawk_proto::method::MemoryEntry;
 use clawk_recall::entry::{

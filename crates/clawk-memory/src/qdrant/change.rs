@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use clawk_kernel::ports::{MemoryError, UnembeddedEntry};
-use clawk_kernel::time::Timestamp;
+use clawk_core::ports::{MemoryError, UnembeddedEntry};
+use clawk_core::time::Timestamp;
 use clawk_manifest::model::{CompactionStrategy, Store, StoreType};
 use clawk_recall::compact::{self, CompactionSummary, model_of, replaces};
 use clawk_recall::entry::{EntryHit, EntryInsertion, room};

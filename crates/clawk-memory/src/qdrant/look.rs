@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use clawk_kernel::ports::{BoxFuture, MemoryError, MemoryInspector, Page};
+use clawk_core::ports::{BoxFuture, MemoryError, MemoryInspector, Page};
 use clawk_manifest::model::Store;
 use clawk_recall::entry::EntryHit;
 use serde_json::json;

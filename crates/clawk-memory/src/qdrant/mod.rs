@@ -14,8 +14,8 @@ mod undo;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use clawk_kernel::ports::{Batch, BoxFuture, Memory, MemoryError, MemorySearch, Scope, UnembeddedEntry};
-use clawk_kernel::time::Timestamp;
+use clawk_core::ports::{Batch, BoxFuture, Memory, MemoryError, MemorySearch, Scope, UnembeddedEntry};
+use clawk_core::time::Timestamp;
 use clawk_manifest::model::{Store, StoreBackend};
 use clawk_recall::compact::CompactionSummary;
 use clawk_recall::entry::{ConversationFilter, EntryHit, EntryInsertion, EntrySearchResult};

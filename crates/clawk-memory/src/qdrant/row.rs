@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use clawk_kernel::ports::MemoryError;
-use clawk_kernel::time::Timestamp;
+use clawk_core::ports::MemoryError;
+use clawk_core::time::Timestamp;
 use clawk_proto::method::MemoryEntry;
 use clawk_recall::entry::{ConversationFilter, EntryHit, EntryProvenance};
 use clawk_recall::{index, table, words};

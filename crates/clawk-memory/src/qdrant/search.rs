@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use clawk_kernel::ports::{MemoryError, MemorySearch, StoreQuery};
+use clawk_core::ports::{MemoryError, MemorySearch, StoreQuery};
 use clawk_manifest::model::{Store, StoreType};
 use clawk_recall::entry::{ConversationFilter, EntryHit, EntrySearchResult, SearchMethod, Vector};
 use clawk_recall::way::{self, VectorQuery};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use clawk_core::ports::MemoryError;
 use clawk_egress::{ClientDeadlines, EgressClient, Request, Url};
-use clawk_kernel::ports::MemoryError;
 use clawk_secrets::{EnvironmentSource, Secret};
 use http::{HeaderValue, Method, StatusCode};
 use serde::de::DeserializeOwned;

@@ -1,6 +1,6 @@
 //! Bringing back what compaction set aside, and forgetting.
 
-use clawk_kernel::ports::MemoryError;
+use clawk_core::ports::MemoryError;
 use clawk_recall::entry::{ConversationFilter, EntryHit};
 use serde_json::{Value, json};
 

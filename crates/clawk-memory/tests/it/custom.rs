@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use clawk_kernel::ports::{Batch, BoxFuture, Memory as _, MemorySearch, StoreQuery};
+use clawk_core::ports::{Batch, BoxFuture, Memory as _, MemorySearch, StoreQuery};
 use clawk_memory::{CustomMemory, CustomStoreServer};
 use clawk_recall::entry::{ConversationFilter, EntryHit, SearchMethod};
 use clawk_recall::seal::{SealKey, SealKeyring};

@@ -5,8 +5,8 @@
 mod attacks;
 mod custom;
 
-use clawk_kernel::ports::{Batch, Memory as _, Scope, StoreQuery};
-use clawk_kernel::time::Timestamp;
+use clawk_core::ports::{Batch, Memory as _, Scope, StoreQuery};
+use clawk_core::time::Timestamp;
 use clawk_manifest::model::Store;
 use clawk_memory::{FolderMemory, FolderScopeView, Options};
 use clawk_proto::method::NewEntry;

@@ -1,6 +1,6 @@
 //! The messages dialect of Anthropic: what is answered, in a stream or whole.
 
-use clawk_kernel::ports::StopReason;
+use clawk_core::ports::StopReason;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;

@@ -1,6 +1,6 @@
 //! Whatever a server sends, in either dialect, as a stream or whole: no panic, and every number and name is within its bound.
 
-use clawk_kernel::ports::{InferRequest, ModelCompletion, NAME_MAX_BYTES, Usage};
+use clawk_core::ports::{InferRequest, ModelCompletion, NAME_MAX_BYTES, Usage};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-use clawk_kernel::ports::{InferRequest, ModelMessage, ProviderState, ToolUse};
+use clawk_core::ports::{InferRequest, ModelMessage, ProviderState, ToolUse};
 use proptest::prelude::*;
 
 use super::{HistoryEntry, HistoryRules, history};
@@ -24,7 +24,7 @@ fn user(text: &str) -> ModelMessage {
         text: text.to_owned(),
         images: Vec::new(),
         frame: String::new(),
-        author: clawk_kernel::TextAuthor::runtime(),
+        author: clawk_core::author::TextAuthor::runtime(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The chat completions dialect: what is answered, in a stream or whole.
 
-use clawk_kernel::ports::StopReason;
+use clawk_core::ports::StopReason;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};

@@ -1,6 +1,6 @@
 //! What vendors really answer. Each row is a body as servers send it, from their pages and from public bug reports.
 
-use clawk_kernel::ports::RefusalCause;
+use clawk_core::ports::RefusalCause;
 
 use super::{cause_of, is_used_up};
 

@@ -1,6 +1,6 @@
 //! OpenAI's Responses API: what is answered, in a stream or whole.
 
-use clawk_kernel::ports::StopReason;
+use clawk_core::ports::StopReason;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};

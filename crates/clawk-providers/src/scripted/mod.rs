@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use clawk_kernel::ports::{
+use clawk_core::ports::{
     BoxFuture, CompletionDelta, FaultKind, InferRequest, ModelCompletion, ModelProvider, ProviderError,
     StopReason, Usage,
 };

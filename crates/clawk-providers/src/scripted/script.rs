@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use clawk_kernel::ports::{InferRequest, ModelMessage, StopReason};
+use clawk_core::ports::{InferRequest, ModelMessage, StopReason};
 use regex::Regex;
 use serde::Deserialize;
 use serde_json::{Map, Value};

@@ -1,4 +1,4 @@
-use clawk_kernel::ports::FaultKind;
+use clawk_core::ports::FaultKind;
 use clawk_providers::ProviderConfig;
 use serde_json::{Value, json};
 

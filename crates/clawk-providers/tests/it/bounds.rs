@@ -1,6 +1,6 @@
 //! What a server sends is bounded where it is decoded: counts that nobody can record, names as long as a book.
 
-use clawk_kernel::ports::Usage;
+use clawk_core::ports::Usage;
 use serde_json::json;
 
 use crate::fixture::*;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clawk_kernel::ports::{FaultKind, ModelProvider, StopReason, Usage};
+use clawk_core::ports::{FaultKind, ModelProvider, StopReason, Usage};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -379,7 +379,7 @@ async fn cancelling_ends_the_attempt_and_drops_the_connection() {
     for adapter in ADAPTERS {
         let stage = stage(adapter, Case::Hang).await;
         let (request, cancel, started) = (user("hi"), CancellationToken::new(), Instant::now());
-        let told = |_: clawk_kernel::ports::CompletionDelta<'_>| {};
+        let told = |_: clawk_core::ports::CompletionDelta<'_>| {};
         let stop = async {
             tokio::time::sleep(Duration::from_millis(50)).await;
             cancel.cancel();

@@ -1,6 +1,6 @@
 //! A stream cut at every byte: an error that says so, or the whole answer; never a part of it passed off as one.
 
-use clawk_kernel::ports::{FaultKind, ModelCompletion};
+use clawk_core::ports::{FaultKind, ModelCompletion};
 use serde_json::{Value, json};
 
 use crate::fixture::*;

@@ -1,6 +1,6 @@
 //! What is sent, and the bends of real servers that are understood.
 
-use clawk_kernel::ports::{FaultKind, Image, InferRequest, ModelMessage, StopReason};
+use clawk_core::ports::{FaultKind, Image, InferRequest, ModelMessage, StopReason};
 use clawk_proto::Digest;
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::fixture::*;
 async fn openai(
     events: &str,
 ) -> (
-    Result<clawk_kernel::ports::ModelCompletion, clawk_kernel::ports::ProviderError>,
+    Result<clawk_core::ports::ModelCompletion, clawk_core::ports::ProviderError>,
     String,
 ) {
     let server = Server::start(vec![Reply::Bytes(stream(events))]).await;

@@ -1,6 +1,6 @@
 //! Vectors of texts, against a strict fake of the API.
 
-use clawk_kernel::ports::FaultKind;
+use clawk_core::ports::FaultKind;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 

@@ -1,13 +1,13 @@
 //! Everything that can go wrong on the way, told apart, shortened, without secrets.
 
-use clawk_kernel::ports::FaultKind;
+use clawk_core::ports::FaultKind;
 use clawk_providers::ProviderConfig;
 use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::fixture::*;
 
-async fn status(line: &str, headers: &str, body: &str) -> clawk_kernel::ports::ProviderError {
+async fn status(line: &str, headers: &str, body: &str) -> clawk_core::ports::ProviderError {
     let server = Server::start(vec![Reply::Bytes(answer(line, headers, body))]).await;
     fault(
         &provider(spec("openai-compatible", &server.url(), true), quick()),

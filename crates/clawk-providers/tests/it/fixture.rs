@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use clawk_kernel::ports::{
+use clawk_core::ports::{
     CompletionDelta, InferRequest, ModelCompletion, ModelMessage, ModelProvider, ProviderError, ToolOffer,
     ToolUse,
 };
@@ -200,7 +200,7 @@ pub(crate) fn user(text: &str) -> InferRequest {
             text: text.to_owned(),
             images: Vec::new(),
             frame: String::new(),
-            author: clawk_kernel::TextAuthor::runtime(),
+            author: clawk_core::author::TextAuthor::runtime(),
         }],
         tools: vec![ToolOffer {
             name: "file-read".to_owned(),

@@ -1,6 +1,6 @@
 //! Whether a provider is there is found out without a key and without anything that is paid for.
 
-use clawk_kernel::ports::FaultKind;
+use clawk_core::ports::FaultKind;
 
 use crate::fixture::*;
 

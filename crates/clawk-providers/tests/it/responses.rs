@@ -1,6 +1,6 @@
 //! OpenAI's Responses API.
 
-use clawk_kernel::ports::{FaultKind, ReasoningEffort, StopReason};
+use clawk_core::ports::{FaultKind, ReasoningEffort, StopReason};
 use clawk_providers::{ProviderConfig, ProviderDialect};
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-use clawk_kernel::ports::{FaultKind, InferRequest, ModelMessage, ModelProvider, StopReason};
+use clawk_core::ports::{FaultKind, InferRequest, ModelMessage, ModelProvider, StopReason};
 use clawk_providers::{ModelScript, ScriptedProvider};
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ async fn the_conversation_alone_says_what_comes_next() {
             text: "again".to_owned(),
             images: Vec::new(),
             frame: String::new(),
-            author: clawk_kernel::TextAuthor::runtime(),
+            author: clawk_core::author::TextAuthor::runtime(),
         });
         assert_eq!(
             ask(&scripted(SCRIPT), &request).await.0.unwrap().text,

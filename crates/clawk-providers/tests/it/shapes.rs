@@ -1,6 +1,6 @@
 //! Streams as servers and proxies really write them: the shapes that are read, and those that are told as errors.
 
-use clawk_kernel::ports::{FaultKind, ModelCompletion, ProviderError, StopReason};
+use clawk_core::ports::{FaultKind, ModelCompletion, ProviderError, StopReason};
 use serde_json::{Value, json};
 
 use crate::fixture::*;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use clawk_kernel::ports::{AudioRecording, FaultKind};
+use clawk_core::ports::{AudioRecording, FaultKind};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 

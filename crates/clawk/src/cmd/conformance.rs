@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use clawk_conformance::{self as conformance, CkpTarget, cra};
 
 use super::call::token;
-use crate::conformance::{self, CkpTarget, cra};
 use crate::out::{self, Format, TerminalStyle};
 
 /// Flags of `clawk conformance`.

@@ -5,7 +5,7 @@ mod forwarded;
 mod imap;
 mod letter;
 mod post;
-mod results;
+pub mod results;
 mod threads;
 mod visible_html;
 mod vouched;

@@ -3,7 +3,7 @@
 
 /// A header that can't be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct MalformedAuthResults;
+pub struct MalformedAuthResults;
 
 /// What quotation marks mean inside a comment.
 ///
@@ -17,16 +17,16 @@ enum CommentQuotes {
 
 /// One value of a property.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PropertyValue {
+pub struct PropertyValue {
     /// The part in quotation marks, with its quoted pairs resolved.
-    pub(super) quoted: Option<String>,
+    pub quoted: Option<String>,
     /// What stands without quotation marks; behind a quoted part it begins with `@`.
-    pub(super) plain: String,
+    pub plain: String,
 }
 
 impl PropertyValue {
     /// The domain of an address, or the domain itself.
-    pub(super) fn domain(&self) -> &str {
+    pub fn domain(&self) -> &str {
         let text = match (&self.quoted, self.plain.is_empty()) {
             (Some(quoted), true) => quoted,
             (Some(_) | None, _) => &self.plain,
@@ -37,17 +37,20 @@ impl PropertyValue {
 
 /// One result: `method=verdict`, with its properties by `ptype.property`, all names in lower case.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct MethodResult {
-    pub(super) method: String,
-    pub(super) verdict: String,
-    pub(super) properties: Vec<(String, PropertyValue)>,
+pub struct MethodResult {
+    /// For example `dmarc`.
+    pub method: String,
+    /// For example `pass`.
+    pub verdict: String,
+    /// For example `header.from` with `example.com`.
+    pub properties: Vec<(String, PropertyValue)>,
 }
 
 /// The name of the server that wrote a header.
 ///
 /// # Errors
 /// It can't be told: the two readings of a comment differ, or no name stands there.
-pub(super) fn server_of(header: &str) -> Result<String, MalformedAuthResults> {
+pub fn server_of(header: &str) -> Result<String, MalformedAuthResults> {
     let of = |quotes| Cursor::new(header, quotes).server();
     agreed(of(CommentQuotes::Ordinary)?, of(CommentQuotes::Paired)?)
 }
@@ -56,7 +59,7 @@ pub(super) fn server_of(header: &str) -> Result<String, MalformedAuthResults> {
 ///
 /// # Errors
 /// It does not fit the grammar, or its two readings differ.
-pub(super) fn results_of(header: &str) -> Result<Vec<MethodResult>, MalformedAuthResults> {
+pub fn results_of(header: &str) -> Result<Vec<MethodResult>, MalformedAuthResults> {
     let of = |quotes| {
         let mut cursor = Cursor::new(header, quotes);
         cursor.server()?;

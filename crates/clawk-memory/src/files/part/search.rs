@@ -1,6 +1,6 @@
 //! Finding entries of a part: by words, by meaning, by key, by time.
 
-use clawk_kernel::ports::{MemorySearch, StoreQuery};
+use clawk_core::ports::{MemorySearch, StoreQuery};
 use clawk_manifest::model::{Store, StoreType};
 use clawk_recall::entry::{ConversationFilter, EntrySearchResult, SearchMethod, Vector, number};
 use clawk_recall::way;

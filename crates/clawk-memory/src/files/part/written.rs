@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 
-use clawk_kernel::ports::MemoryError;
+use clawk_core::ports::MemoryError;
 
 use super::{FolderEntryRow, FolderScopeStore, MARKDOWN};
 use crate::files::line::{self, EntryFileStamp, StoreChange, StoredLineEntry};
