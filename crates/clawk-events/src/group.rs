@@ -6,7 +6,7 @@
 #[macro_export]
 macro_rules! approval_events {
     () => {
-        ($crate::Event::ApprovalRequested(_)
+        $crate::Event::ApprovalRequested(_)
             | $crate::Event::ApprovalAnswered(_)
             | $crate::Event::ApprovalVoided(_)
             | $crate::Event::ApprovalGranted(_)
@@ -14,7 +14,7 @@ macro_rules! approval_events {
             | $crate::Event::StopEngaged(_)
             | $crate::Event::StopLifted(_)
             | $crate::Event::UndoStarted(_)
-            | $crate::Event::UndoEnded(_))
+            | $crate::Event::UndoEnded(_)
     };
 }
 
@@ -22,7 +22,7 @@ macro_rules! approval_events {
 #[macro_export]
 macro_rules! carp_events {
     () => {
-        ($crate::Event::CarpRequestReceived(_)
+        $crate::Event::CarpRequestReceived(_)
             | $crate::Event::CarpResolutionCompleted(_)
             | $crate::Event::CarpErrorOccurred(_)
             | $crate::Event::PolicyEvaluated(_)
@@ -35,7 +35,7 @@ macro_rules! carp_events {
             | $crate::Event::CarpApprovalAnswered(_)
             | $crate::Event::AtlasDescribed(_)
             | $crate::Event::AtlasLoaded(_)
-            | $crate::Event::AtlasRemoved(_))
+            | $crate::Event::AtlasRemoved(_)
     };
 }
 
@@ -43,10 +43,10 @@ macro_rules! carp_events {
 #[macro_export]
 macro_rules! channel_events {
     () => {
-        ($crate::Event::ChannelRefused(_)
+        $crate::Event::ChannelRefused(_)
             | $crate::Event::ChannelPairing(_)
             | $crate::Event::ChannelRun(_)
-            | $crate::Event::PushGivenUp(_))
+            | $crate::Event::PushGivenUp(_)
     };
 }
 
@@ -54,7 +54,7 @@ macro_rules! channel_events {
 #[macro_export]
 macro_rules! egress_events {
     () => {
-        ($crate::Event::EgressConnected(_) | $crate::Event::EgressRefused(_) | $crate::Event::EgressSummed(_))
+        $crate::Event::EgressConnected(_) | $crate::Event::EgressRefused(_) | $crate::Event::EgressSummed(_)
     };
 }
 
@@ -62,7 +62,7 @@ macro_rules! egress_events {
 #[macro_export]
 macro_rules! memory_events {
     () => {
-        ($crate::Event::ContentRedacted(_)
+        $crate::Event::ContentRedacted(_)
             | $crate::Event::MemoryRequested(_)
             | $crate::Event::MemoryStored(_)
             | $crate::Event::MemoryQueried(_)
@@ -70,7 +70,7 @@ macro_rules! memory_events {
             | $crate::Event::MemoryExpired(_)
             | $crate::Event::MemoryCompacted(_)
             | $crate::Event::MemoryForgotten(_)
-            | $crate::Event::MemoryRestored(_))
+            | $crate::Event::MemoryRestored(_)
     };
 }
 
@@ -78,7 +78,7 @@ macro_rules! memory_events {
 #[macro_export]
 macro_rules! swarm_events {
     () => {
-        ($crate::Event::SwarmRun(_)
+        $crate::Event::SwarmRun(_)
             | $crate::Event::SwarmTry(_)
             | $crate::Event::SwarmRefused(_)
             | $crate::Event::SwarmCircuit(_)
@@ -88,6 +88,6 @@ macro_rules! swarm_events {
             | $crate::Event::SwarmLed(_)
             | $crate::Event::SwarmDelegated(_)
             | $crate::Event::SwarmReported(_)
-            | $crate::Event::SwarmBroadcast(_))
+            | $crate::Event::SwarmBroadcast(_)
     };
 }

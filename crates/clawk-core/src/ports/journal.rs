@@ -279,7 +279,9 @@ impl RecordedEvent {
             .map_err(|error| self.unreadable(&error))
     }
 
-    pub(crate) fn unreadable(&self, error: &EventError) -> JournalError {
+    /// The error that names this event as one that can't be read.
+    #[must_use]
+    pub fn unreadable(&self, error: &EventError) -> JournalError {
         let (sequence, session) = (self.sequence, self.session);
         JournalError::Unreadable(format!("event {sequence} of session {session}: {error}"))
     }
