@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use clawk_events::payload::{MessageAccepted, SessionStarted};
 use clawk_manifest::model::Role;
 use clawk_proto::{Digest, MessageId, SessionId};
 use serde::Deserialize;
@@ -156,6 +157,36 @@ pub struct RecordedOrigin {
     role: Option<String>,
     sender: String,
     task_id: Option<String>,
+}
+
+impl From<MessageAccepted> for RecordedOrigin {
+    fn from(accepted: MessageAccepted) -> Self {
+        Self {
+            author_kind: accepted.author_kind,
+            channel: accepted.channel.into_value(),
+            conversation: accepted.conversation.into_value(),
+            direct: accepted.direct.into_value(),
+            door: accepted.door,
+            effort: accepted.effort,
+            platform_ids: accepted.platform_ids.unwrap_or_default(),
+            provider: accepted.provider,
+            repeats: accepted.repeats.into_iter().collect(),
+            role: accepted.role,
+            sender: accepted.sender,
+            task_id: accepted.task_id.into_value(),
+        }
+    }
+}
+
+/// Whoever opened a session, as its first event has it.
+impl From<&SessionStarted> for RecordedOrigin {
+    fn from(started: &SessionStarted) -> Self {
+        Self {
+            door: started.door.clone().unwrap_or_default(),
+            role: started.role.clone(),
+            ..Self::default()
+        }
+    }
 }
 
 impl From<EntryPoint> for Origin {

@@ -78,7 +78,7 @@ impl EventWords {
 #[derive(Debug, Clone)]
 pub struct RecordedReason {
     /// For the payload's `reason`.
-    pub stand_in: &'static str,
+    pub stand_in: ChainText,
     /// The event's content.
     pub content: EventContent,
 }
@@ -89,7 +89,7 @@ impl RecordedReason {
     pub fn new(reason: &str) -> Self {
         let words = EventWords::new(WordField::Reason, reason);
         Self {
-            stand_in: ChainText::IN_CONTENT.as_str(),
+            stand_in: ChainText::IN_CONTENT,
             content: EventContent {
                 digest: words.digest,
                 bytes: words.bytes,
@@ -113,7 +113,7 @@ pub fn payload_with_words<'a>(payload: &'a str, content: Option<&[u8]>) -> Cow<'
     if !payload.contains(WORDS_HASH) && !payload.contains(RESULT_HASH) {
         return Cow::Borrowed(payload);
     }
-    let Ok(mut members) = serde_json::from_str::<Map<String, Value>>(payload) else {
+    let Ok(mut members) = clawk_events::read_members("", payload) else {
         return Cow::Borrowed(payload); // silent-ok: what is no object has no words
     };
     put_words(&mut members, content);

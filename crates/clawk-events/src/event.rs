@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value};
 
 use crate::error::{EventError, FieldDiagnosis, PayloadFault, diagnose};
 use crate::field::EventPayload;
@@ -358,6 +359,15 @@ pub(crate) fn write_payload(payload: &impl Serialize) -> Box<RawValue> {
     // silent-ok: plain structs always serialise; were it otherwise, the journal would refuse this
     let raw = to_raw_value(payload).unwrap_or_else(|_| RawValue::NULL.to_owned());
     clawk_trace::bounded(raw)
+}
+
+/// The members of a payload of any type, for who compares or shows them all.
+///
+/// # Errors
+/// It is not an object.
+pub fn read_members(kind: &str, payload: &str) -> Result<Map<String, Value>, EventError> {
+    // silent-ok: it is looked at again there
+    serde_json::from_str(payload).map_err(|_| event_error(kind, PayloadFault::of_text(payload)))
 }
 
 fn event_error(kind: &str, fault: PayloadFault) -> EventError {

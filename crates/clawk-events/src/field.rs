@@ -33,7 +33,18 @@ impl<T> AddedField<T> {
     }
 }
 
-/// Converts to the form that this version writes: `Null` or `Value`, never `Absent`.
+impl<T> AddedField<T> {
+    /// As [`Self::value`], owned.
+    #[must_use]
+    pub fn into_value(self) -> Option<T> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Absent | Self::Null => None,
+        }
+    }
+}
+
+/// As this version writes it: never absent.
 impl<T> From<Option<T>> for AddedField<T> {
     fn from(value: Option<T>) -> Self {
         value.map_or(Self::Null, Self::Value)

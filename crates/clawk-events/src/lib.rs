@@ -8,17 +8,19 @@
 pub mod error;
 pub mod event;
 pub mod field;
+mod group;
 pub mod kind;
 pub mod payload;
 pub mod shape;
 pub mod text;
+mod turn;
 pub mod written;
 
 #[cfg(test)]
 mod tests;
 
 pub use error::{EventError, PayloadFault};
-pub use event::{Event, KINDS};
+pub use event::{Event, KINDS, read_members};
 pub use field::{AddedField, ReadPayload, count_of};
 pub use text::{CanonicalObject, ChainText};
 pub use written::WrittenEvent;

@@ -31,6 +31,12 @@ impl ChainText {
     }
 }
 
+impl From<ChainText> for String {
+    fn from(text: ChainText) -> Self {
+        text.0.into_owned()
+    }
+}
+
 impl fmt::Display for ChainText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

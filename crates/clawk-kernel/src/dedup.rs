@@ -15,9 +15,12 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use clawk_events::payload::{
+    ActionDenied, ActionExecuted, ActionFailed, MemoryWrite, SwarmDelegated, SwarmProgress,
+};
 use clawk_proto::method::{AcknowledgedResult, MemoryStoreResult, ToolCallResult};
 use clawk_proto::{Digest, RequestId};
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use crate::error::CallError;
@@ -242,7 +245,7 @@ impl DedupTable {
                 ClaimLookup::AskJournal => {
                     if let Some(answer) = journal.answer_to(key).await?
                         && self.still_answers(key, &answer)
-                        && let Some(answered) = AnsweredRequest::read(&answer.event)
+                        && let Some(answered) = AnsweredRequest::read(&answer.event)?
                         && !answered.is_no_answer()
                     {
                         return Ok(Arc::new(answered).against(digest));
@@ -266,7 +269,7 @@ impl DedupTable {
             return Ok(None);
         };
         Ok(
-            AnsweredRequest::read(&event).map(|answered| match answered.is_no_answer() {
+            AnsweredRequest::read(&event)?.map(|answered| match answered.is_no_answer() {
                 true => RemoteClaimOutcome::NotRun { row: event.row },
                 false => RemoteClaimOutcome::Answered(answered.against(digest)),
             }),
@@ -312,38 +315,60 @@ impl AnsweredRequest {
         }
     }
 
-    /// Reads an answer from its event.
-    fn read(recorded: &RecordedEvent) -> Option<Self> {
-        let payload: Value = serde_json::from_str(&recorded.payload).ok()?; // silent-ok: not an answer we know
-        let field = |name: &str| {
-            payload
-                .get(name)
-                .and_then(Value::as_str)
-                .and_then(Digest::from_hex)
-        };
-        let digest = field("request_hash")?;
+    /// Reads an answering event back; `None`: its content is erased, or of another form.
+    ///
+    /// # Errors
+    /// The event can't be read: a request that has an answer must not run again.
+    fn read(recorded: &RecordedEvent) -> Result<Option<Self>, JournalError> {
         let bytes = recorded.content.as_ref().map(|content| content.bytes.as_slice());
-        let answer = match recorded.kind.as_str() {
-            kind::ACTION_EXECUTED => DedupAnswer::Call(Ok(serde_json::from_slice(bytes?).ok()?)), // silent-ok: as above
-            kind::ACTION_DENIED | kind::ACTION_FAILED => {
-                DedupAnswer::Call(Err(serde_json::from_slice(bytes?).ok()?))
-            } // silent-ok: as above
-            kind::MEMORY_STORED => DedupAnswer::Memory(match bytes {
-                Some(bytes) => serde_json::from_slice(bytes).ok()?, // silent-ok: as above
-                // The same commit holds the entries. Their ids follow from the event.
-                None => {
-                    let batch = payload.get("batch").and_then(Value::as_str)?.parse().ok()?; // silent-ok: as above
-                    let count = payload.get("count").and_then(Value::as_u64)?;
-                    crate::memory::stored_as(batch, usize::try_from(count).ok()?) // silent-ok: as above
-                }
-            }),
-            kind::SWARM_RUN | kind::SWARM_DELEGATED => {
-                DedupAnswer::Delegated(AcknowledgedResult { acknowledged: true })
+        let (digest, answer) = match recorded.kind.as_str() {
+            kind::ACTION_EXECUTED => {
+                let executed: ActionExecuted = recorded.read_as()?;
+                let result = content_of(bytes).map(|result| DedupAnswer::Call(Ok(result)));
+                (Some(executed.request_hash), result)
             }
-            _ => return None,
+            kind::ACTION_DENIED => {
+                let denied: ActionDenied = recorded.read_as()?;
+                let error = content_of(bytes).map(|error| DedupAnswer::Call(Err(error)));
+                (Some(denied.request_hash), error)
+            }
+            kind::ACTION_FAILED => {
+                let failed: ActionFailed = recorded.read_as()?;
+                let error = content_of(bytes).map(|error| DedupAnswer::Call(Err(error)));
+                (Some(failed.request_hash), error)
+            }
+            kind::MEMORY_STORED => {
+                let stored: MemoryWrite = recorded.read_as()?;
+                let ids = match bytes {
+                    Some(_) => content_of(bytes),
+                    // One commit with the entries: their ids follow from it.
+                    None => stored.batch.and_then(|batch| {
+                        // silent-ok: more than memory holds is no number of ours
+                        let count = usize::try_from(stored.count).ok()?;
+                        Some(crate::memory::stored_as(batch, count))
+                    }),
+                };
+                (stored.request_hash, ids.map(DedupAnswer::Memory))
+            }
+            kind::SWARM_RUN => (
+                recorded.read_as::<SwarmProgress>()?.request_hash,
+                Some(ACKNOWLEDGED),
+            ),
+            kind::SWARM_DELEGATED => (
+                recorded.read_as::<SwarmDelegated>()?.request_hash,
+                Some(ACKNOWLEDGED),
+            ),
+            _ => (None, None),
         };
-        Some(Self { digest, answer })
+        Ok(digest.zip(answer).map(|(digest, answer)| Self { digest, answer }))
     }
+}
+
+const ACKNOWLEDGED: DedupAnswer = DedupAnswer::Delegated(AcknowledgedResult { acknowledged: true });
+
+/// The content as what it is an answer of.
+fn content_of<T: DeserializeOwned>(bytes: Option<&[u8]>) -> Option<T> {
+    serde_json::from_slice(bytes?).ok() // silent-ok: erased content, or an answer that this version does not know
 }
 
 impl Guard<'_> {

@@ -4,7 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use clawk_events::payload::EffectResolved;
+use clawk_events::EventError;
+use clawk_events::payload::{
+    ActionApproved, ActionDenied, ActionExecuted, ActionFailed, ActionRequested, EffectResolved,
+};
 use clawk_proto::{Digest, RequestId, SessionId};
 use serde::{Deserialize, Serialize};
 
@@ -59,28 +62,22 @@ pub struct EffectEntry {
     pub resolved_by: Option<String>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-struct EffectEventFields {
-    request_id: Option<RequestId>,
-    action_id: Option<String>,
-    parameters_hash: Option<Digest>,
-    side_effects: Option<bool>,
-    #[serde(default)]
-    is_error: bool,
-    error_code: Option<String>,
-    error_message: Option<String>,
-    outcome: Option<String>,
-    by: Option<String>,
-    how: Option<String>,
-}
-
-/// Returns whether a failure's word in the trace means that the effect may have happened.
+/// What a failure's word in the trace means for an effect: did it surely not happen?
 pub(crate) fn is_unknown(error_code: &str) -> bool {
     // An interrupted run may have done its work. Earlier versions used `cancelled` for retries, too.
     matches!(error_code, "unknown" | "timeout" | "cancelled")
 }
 
-/// The ledger. Effects are in the order of their requests.
+/// What an event says of an effect.
+enum EffectStep {
+    Approved { pure: bool },
+    Executed { is_error: bool },
+    Failed { unknown: bool, reason: String },
+    Denied,
+    Resolved { outcome: String, by: String },
+}
+
+/// Effects in the order they were asked for.
 #[derive(Debug, Default)]
 pub struct EffectLedger {
     entries: Vec<EffectEntry>,
@@ -90,20 +87,9 @@ pub struct EffectLedger {
     pure: Vec<bool>,
 }
 
-impl EffectEventFields {
-    /// Returns who resolved an effect: a person's name, or the method.
-    fn resolver(self) -> Option<String> {
-        if self.how.as_deref() == Some("person") {
-            self.by
-        } else {
-            self.how
-        }
-    }
-}
-
-fn resolved(outcome: Option<&str>) -> (State, Option<String>) {
+fn resolved(outcome: &str) -> (State, Option<String>) {
     match outcome {
-        Some("done") => (State::Done, None),
+        "done" => (State::Done, None),
         _ => (
             State::Failed,
             Some("it was found out that it did not happen".to_owned()),
@@ -112,72 +98,124 @@ fn resolved(outcome: Option<&str>) -> (State, Option<String>) {
 }
 
 impl EffectLedger {
-    /// Applies one event. Types other than [`KINDS`] are ignored.
-    pub fn see(&mut self, kind: &str, session: SessionId, at: &str, payload: &str) {
-        if !KINDS.contains(&kind) {
+    /// Takes one event; others than [`KINDS`] change nothing.
+    ///
+    /// # Errors
+    /// The event can't be read: nobody knows which effect it is about.
+    pub fn see(&mut self, kind: &str, session: SessionId, at: &str, payload: &str) -> Result<(), EventError> {
+        let (request_id, step) = match kind {
+            kind::ACTION_REQUESTED => {
+                self.asked(session, at, ActionRequested::read(kind, payload)?);
+                return Ok(());
+            }
+            kind::ACTION_APPROVED => {
+                let approved = ActionApproved::read(kind, payload)?;
+                let pure = !approved.side_effects;
+                (approved.request_id, EffectStep::Approved { pure })
+            }
+            kind::ACTION_EXECUTED => {
+                let executed = ActionExecuted::read(kind, payload)?;
+                let is_error = executed.is_error;
+                (executed.request_id, EffectStep::Executed { is_error })
+            }
+            kind::ACTION_FAILED => {
+                let failed = ActionFailed::read(kind, payload)?;
+                let step = EffectStep::Failed {
+                    unknown: is_unknown(&failed.error_code),
+                    reason: failed.error_message.into(),
+                };
+                (failed.request_id, step)
+            }
+            kind::ACTION_DENIED => (ActionDenied::read(kind, payload)?.request_id, EffectStep::Denied),
+            kind::EFFECT_RESOLVED => {
+                let found = EffectResolved::read(kind, payload)?;
+                // A person by name, or the means.
+                let by = if found.how == "person" {
+                    found.by
+                } else {
+                    found.how
+                };
+                (
+                    found.request_id,
+                    EffectStep::Resolved {
+                        outcome: found.outcome,
+                        by,
+                    },
+                )
+            }
+            _ => return Ok(()),
+        };
+        // silent-ok: ids of ours are UUIDs
+        if let Ok(request_id) = RequestId::parse(&request_id) {
+            self.step((session, request_id), step, at);
+        }
+        Ok(())
+    }
+
+    fn asked(&mut self, session: SessionId, at: &str, asked: ActionRequested) {
+        let Ok(request_id) = RequestId::parse(&asked.request_id) else {
+            return; // silent-ok: ids of ours are UUIDs
+        };
+        let place = (session, request_id.clone());
+        // The same request once more, under its key: what was unknown stays so until the answer.
+        if self.goes_on(&place, Some(asked.parameters_hash)) {
             return;
         }
-        let Ok(mut found) = serde_json::from_str::<EffectEventFields>(payload) else {
-            return; // silent-ok: a foreign payload is no effect of ours
-        };
-        let Some(request_id) = found.request_id.clone() else {
-            return;
-        };
-        let place = (session, request_id);
-        if kind == kind::ACTION_REQUESTED && !self.goes_on(&place, found.parameters_hash) {
-            let request_id = place.1.clone();
-            let entry = EffectEntry {
-                request_id: request_id.clone(),
-                session,
-                tool: found.action_id.unwrap_or_default(),
-                parameters: found.parameters_hash,
-                state: State::Intended,
-                at: at.to_owned(),
-                reason: None,
-                resolved_by: None,
-            };
-            self.places.insert(place, self.entries.len());
-            self.entries.push(entry);
-            self.pure.push(false);
-            return;
-        }
-        let Some(place) = self.place_of(kind, &place) else {
+        self.places.insert(place, self.entries.len());
+        self.entries.push(EffectEntry {
+            request_id,
+            session,
+            tool: asked.action_id,
+            parameters: Some(asked.parameters_hash),
+            state: State::Intended,
+            at: at.to_owned(),
+            reason: None,
+            resolved_by: None,
+        });
+        self.pure.push(false);
+    }
+
+    fn step(&mut self, place: (SessionId, RequestId), step: EffectStep, at: &str) {
+        let resolves = matches!(step, EffectStep::Resolved { .. });
+        let Some(place) = self.place_of(resolves, &place) else {
             return;
         };
         let (Some(entry), Some(pure)) = (self.entries.get_mut(place), self.pure.get_mut(place)) else {
             return;
         };
         let was_unknown = entry.state == State::Unknown;
-        let (state, reason) = match kind {
-            // The same request is repeated under its key. An unknown effect stays unknown until the answer.
-            kind::ACTION_REQUESTED => return,
-            kind::ACTION_APPROVED if was_unknown => return,
-            kind::ACTION_APPROVED => {
-                *pure = found.side_effects == Some(false);
-                (State::Started, None)
+        let (state, reason) = match step {
+            EffectStep::Resolved { outcome, by } => {
+                entry.resolved_by = Some(by);
+                resolved(&outcome)
             }
-            // A failure now says nothing about the earlier attempt.
-            kind::ACTION_EXECUTED | kind::ACTION_FAILED
-                if was_unknown && (found.is_error || kind == kind::ACTION_FAILED) =>
+            EffectStep::Executed { is_error: false } => (State::Done, None),
+            // That it failed now, or is refused, says nothing of before.
+            EffectStep::Approved { .. }
+            | EffectStep::Executed { .. }
+            | EffectStep::Failed { .. }
+            | EffectStep::Denied
+                if was_unknown =>
             {
                 return;
             }
-            kind::ACTION_EXECUTED if found.is_error => {
+            EffectStep::Approved { pure: is_pure } => {
+                *pure = is_pure;
+                (State::Started, None)
+            }
+            EffectStep::Executed { is_error: true } => {
                 (State::Failed, Some("it ran and said that it failed".to_owned()))
             }
-            kind::ACTION_EXECUTED => (State::Done, None),
-            kind::ACTION_FAILED if found.error_code.as_deref().is_some_and(is_unknown) => {
-                (State::Unknown, found.error_message)
-            }
-            kind::ACTION_FAILED => (State::Failed, found.error_message),
-            kind::EFFECT_RESOLVED => {
-                let outcome = found.outcome.take();
-                entry.resolved_by = found.resolver();
-                resolved(outcome.as_deref())
-            }
-            // The repetition was refused: nothing happened, and the state stays unknown.
-            _ if was_unknown => return,
-            _ => {
+            EffectStep::Failed {
+                unknown: true,
+                reason,
+            } => (State::Unknown, Some(reason)),
+            EffectStep::Failed {
+                unknown: false,
+                reason,
+            } => (State::Failed, Some(reason)),
+            // Refused: nothing happened, and nothing is to be told of it.
+            EffectStep::Denied => {
                 *pure = true;
                 return;
             }
@@ -196,14 +234,14 @@ impl EffectLedger {
         })
     }
 
-    /// Returns the effect of an event. A resolution belongs to the oldest unknown effect, as in the index.
-    fn place_of(&self, kind: &str, place: &(SessionId, RequestId)) -> Option<usize> {
+    /// The effect that an event is about. What is found out is the oldest that is unknown, as the index has it.
+    fn place_of(&self, resolves: bool, place: &(SessionId, RequestId)) -> Option<usize> {
         let oldest = || {
             self.entries.iter().position(|entry| {
                 entry.state == State::Unknown && (entry.session, &entry.request_id) == (place.0, &place.1)
             })
         };
-        let found = (kind == kind::EFFECT_RESOLVED).then(oldest).flatten();
+        let found = resolves.then(oldest).flatten();
         found.or_else(|| self.places.get(place).copied())
     }
 

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use clawk_events::payload::MessageDead;
 use clawk_manifest::model::Manifest;
 use clawk_proto::method::{
     AcknowledgedResult, AgentInfo, BroadcastParams, DelegateParams, DelegateTask, DiscoverParams,
@@ -42,7 +43,7 @@ use crate::effect::{self, EffectSettlement, SettlementMethod};
 use crate::error::{CallError, KernelError, StartError};
 use crate::event::{ForkPoint, JournalWriter, Thread, kind};
 use crate::notice::{ApprovalAnswer, ApprovalQuestion, SessionNotice};
-use crate::ports::{JournalScan, OpenEffect, RecordedEvent, ReportReceiver};
+use crate::ports::{JournalError, JournalScan, OpenEffect, RecordedEvent, ReportReceiver};
 use crate::purse::{BudgetAmount, BudgetReport};
 use crate::roles::KnownPerson;
 use crate::session::{SessionHandle, SessionOpening};
@@ -651,7 +652,7 @@ impl Kernel {
             ..JournalScan::default()
         };
         let found = self.agent.scribe.journal().scan(scan).await?;
-        Ok(found.iter().filter_map(DeadLetter::read).collect())
+        Ok(found.iter().map(DeadLetter::read).collect::<Result<_, _>>()?)
     }
 
     /// Ends a session normally.
@@ -732,14 +733,13 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
-    fn read(event: &crate::ports::RecordedEvent) -> Option<Self> {
-        let payload: Value = serde_json::from_str(&event.payload_with_words()).ok()?; // silent-ok: payloads of ours always read
-        let text = |name: &str| payload.get(name).and_then(Value::as_str);
-        Some(Self {
-            message: text("message_id")?.parse().ok()?, // silent-ok: as above
+    fn read(event: &RecordedEvent) -> Result<Self, JournalError> {
+        let dead: MessageDead = event.read_with_words()?;
+        Ok(Self {
+            message: MessageId(dead.message_id),
             session: event.session,
             at: event.at.to_string(),
-            reason: text("reason")?.to_owned(),
+            reason: dead.reason.into(),
         })
     }
 }

@@ -12,7 +12,6 @@ use clawk_proto::method::{
 };
 use clawk_proto::{Digest, SessionId};
 use clawk_recall::entry::{ConversationFilter, EntryInsertion, EntryProvenance, EntrySearchResult};
-use serde::Deserialize;
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -337,17 +336,14 @@ async fn batch(
     begun: AnswerKey,
     request_hash: Digest,
 ) -> Result<Uuid, KernelError> {
-    #[derive(Deserialize)]
-    struct MemoryBegunFields {
-        batch: Uuid,
-        request_hash: Digest,
-    }
     let known = memories.scribe.journal().answer_to(begun).await?;
-    let known = known
-        .filter(|answer| memories.dedup.is_kept(answer))
-        .and_then(|answer| serde_json::from_str::<MemoryBegunFields>(&answer.event.payload).ok()) // silent-ok: an earlier version's has no batch
-        .filter(|begun| begun.request_hash == request_hash);
-    Ok(known.map_or_else(|| memories.scribe.clock().uuid(), |begun| begun.batch))
+    let Some(answer) = known.filter(|answer| memories.dedup.is_kept(answer)) else {
+        return Ok(memories.scribe.clock().uuid());
+    };
+    let begun: MemoryWrite = answer.event.read_as()?;
+    // An earlier version's has no batch.
+    let batch = begun.batch.filter(|_| begun.request_hash == Some(request_hash));
+    Ok(batch.unwrap_or_else(|| memories.scribe.clock().uuid()))
 }
 
 /// Returns the entries in a form that may be stored. A refusal is recorded before it is returned.

@@ -3,18 +3,17 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use clawk_events::Event;
+use clawk_events::shape::{BudgetUse, DryRunCost};
 use clawk_proto::{MessageId, RequestId};
-use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::dedup::{DedupMethod, key};
 
 use crate::effect::{self, EffectLedger};
-use crate::event::kind;
-use crate::ports::{ANSWER_KEPT_MS, AnswerKey, OpenEffect, RecordedEvent, SpentAmount};
+use crate::ports::{ANSWER_KEPT_MS, AnswerKey, JournalError, OpenEffect, RecordedEvent, SpentAmount};
 use crate::purse::{BudgetAmount, BudgetUnit, hour_of};
 use crate::time::Timestamp;
-use clawk_events::shape::{BudgetUse, DryRunCost};
 
 /// Largest number of differences that are listed.
 const NAMED: usize = 20;
@@ -69,33 +68,8 @@ pub struct ProjectionFold {
     unseen: BTreeMap<u64, AnswerKey>,
     last_row: u64,
     first_row: u64,
-}
-
-/// The payload fields from which projections are computed.
-#[derive(Debug, Default, Deserialize)]
-struct ProjectionFields {
-    message_id: Option<Uuid>,
-    inference_id: Option<Uuid>,
-    #[serde(default)]
-    purses: Vec<String>,
-    #[serde(default)]
-    input_tokens: u64,
-    #[serde(default)]
-    output_tokens: u64,
-    cost_microusd: Option<u64>,
-    #[serde(default)]
-    took: Vec<BudgetUse>,
-    #[serde(default)]
-    paid: Vec<DryRunCost>,
-    request_id: Option<RequestId>,
-    /// The tool that stored entries; its call has the answer.
-    by: Option<serde_json::Value>,
-    fork: Option<ProjectedFork>,
-}
-
-#[derive(Debug, Deserialize)]
-struct ProjectedFork {
-    turn: Option<Uuid>,
+    /// Events that can't be read.
+    unreadable: Vec<String>,
 }
 
 impl ProjectionFold {
@@ -118,54 +92,128 @@ impl ProjectionFold {
                 .collect(),
             last_row: 0,
             first_row: u64::MAX,
+            unreadable: Vec::new(),
         }
     }
 
-    /// Applies the next event.
-    pub fn see(&mut self, event: &RecordedEvent) {
-        self.first_hour.get_or_insert(hour_of(event.at));
-        self.first_row = self.first_row.min(event.row);
-        self.last_row = event.row;
-        let Ok(found) = serde_json::from_str::<ProjectionFields>(&event.payload) else {
-            return; // silent-ok: a foreign payload changes no projection
-        };
-        self.message(&event.kind, &found);
-        let answers = event.kind != kind::MEMORY_STORED || found.by.is_none();
-        self.answer(event, found.request_id.as_ref().filter(|_| answers));
-        for took in &found.took {
-            let sum = self.spent.entry((took.purse.to_string(), took.hour)).or_default();
-            *sum = sum.plus(BudgetAmount {
-                busy_ms: took.busy_ms,
-                bytes_out: took.bytes_out,
-                calls: took.calls,
-                ..BudgetAmount::default()
-            });
-        }
-        for paid in found.paid.iter().filter(|_| event.kind == kind::DRY_RUN_SPENT) {
-            let sum = self.spent.entry((paid.purse.to_string(), paid.hour)).or_default();
-            *sum = sum.plus(BudgetAmount {
-                tokens: paid.tokens,
-                cost_microusd: paid.cost_microusd,
-                ..BudgetAmount::default()
-            });
-        }
-        self.inference(event, found);
-        if effect::KINDS.contains(&event.kind.as_str()) {
-            self.ledger.see(&event.kind, event.session, "", &event.payload);
+    /// Takes the next event. One that can't be read is a difference: what it changed is in no sum.
+    pub fn see(&mut self, recorded: &RecordedEvent) {
+        self.first_hour.get_or_insert(hour_of(recorded.at));
+        self.first_row = self.first_row.min(recorded.row);
+        self.last_row = recorded.row;
+        if let Err(error) = self.fold(recorded) {
+            self.unreadable.push(error.to_string());
         }
     }
 
-    fn message(&mut self, event: &str, found: &ProjectionFields) {
-        let forked = found.fork.as_ref().and_then(|fork| fork.turn);
-        let (id, state) = match event {
-            kind::MESSAGE_ACCEPTED => (found.message_id, "open"),
-            kind::SESSION_STARTED => (forked, "open"),
-            kind::MESSAGE_ANSWERED => (found.message_id, "answered"),
-            kind::MESSAGE_DEAD => (found.message_id, "dead"),
-            _ => return,
-        };
-        let Some(id) = id.map(MessageId) else { return };
-        let told = self.inbox.entry(id).or_insert(ProjectedMessage {
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one arm for each kind of event, and the names of those that change nothing"
+    )]
+    fn fold(&mut self, recorded: &RecordedEvent) -> Result<(), JournalError> {
+        match recorded.read_whole()? {
+            Event::MessageAccepted(accepted) => self.message(accepted.message_id, "open"),
+            Event::SessionStarted(started) => {
+                if let Some(turn) = started.fork.and_then(|fork| fork.turn) {
+                    self.message(turn, "open");
+                }
+            }
+            Event::MessageAnswered(answered) => self.message(answered.message_id, "answered"),
+            Event::MessageDead(dead) => self.message(dead.message_id, "dead"),
+            Event::ProviderRequested(requested) => {
+                self.asked.insert(requested.inference_id, requested.purses);
+            }
+            Event::ProviderCompleted(done) => {
+                let tokens = done.input_tokens.saturating_add(done.output_tokens);
+                self.inference(recorded, done.inference_id, (tokens, done.cost_microusd));
+                self.took(&done.took);
+            }
+            Event::ProviderFailed(failed) => {
+                let tokens = failed.input_tokens.saturating_add(failed.output_tokens);
+                self.inference(recorded, failed.inference_id, (tokens, failed.cost_microusd));
+                self.took(&failed.took);
+            }
+            Event::ActionExecuted(executed) => {
+                self.answer(recorded, DedupMethod::Call, &executed.request_id);
+                self.took(&executed.took);
+            }
+            Event::ActionFailed(failed) => {
+                self.answer(recorded, DedupMethod::Call, &failed.request_id);
+                self.took(&failed.took);
+            }
+            Event::ActionDenied(denied) => self.answer(recorded, DedupMethod::Call, &denied.request_id),
+            // With `by`, the answer is the call's.
+            Event::MemoryStored(stored) => {
+                if stored.by.is_none() {
+                    self.answer(recorded, DedupMethod::MemoryStore, &stored.request_id);
+                }
+            }
+            Event::SwarmRun(run) => {
+                if let Some(request_id) = &run.request_id {
+                    self.answer(recorded, DedupMethod::Delegate, request_id);
+                }
+            }
+            Event::SwarmDelegated(delegated) => {
+                if let Some(request_id) = &delegated.request_id {
+                    self.answer(recorded, DedupMethod::Delegate, request_id);
+                }
+            }
+            Event::DryRunSpent(spent) => self.paid(&spent.paid),
+            Event::AgentDescribed(_)
+            | Event::ToolDescribed(_)
+            | Event::SessionEnded(_)
+            | Event::LifecycleChanged(_)
+            | Event::MessageAttached(_)
+            | Event::MessageFramed(_)
+            | Event::MessageTools(_)
+            | Event::ClientToolCalled(_)
+            | Event::MessageRefused(_)
+            | Event::MessageResumed(_)
+            | Event::ClaimsJudged(_)
+            | Event::ConversationCleared(_)
+            | Event::ConversationModel(_)
+            | Event::TurnStopped(_)
+            | Event::DeliveryStarted(_)
+            | Event::DeliveryEnded(_)
+            | Event::DeliveryRequeued(_)
+            | Event::ProviderAdapted(_)
+            | Event::ProviderUnreachable(_)
+            | Event::BudgetWarned(_)
+            | Event::ActionRequested(_)
+            | Event::ActionApproved(_)
+            | Event::ActionAudited(_)
+            | Event::EffectResolved(_)
+            | Event::ContextTrimmed(_)
+            | Event::ContextCompacted(_)
+            | Event::ContextWritten(_)
+            | Event::ContextRead(_)
+            | Event::ContextTainted(_)
+            | Event::ScreenSecret(_)
+            | Event::ScreenInjection(_)
+            | Event::ScreenInput(_)
+            | Event::ScreenJudged(_)
+            | Event::SkillInvoked(_)
+            | Event::SkillRepaired(_)
+            | Event::SkillFinished(_)
+            | Event::WorldModelPlanned(_)
+            | Event::WorldModelCompared(_)
+            | clawk_events::approval_events!()
+            | clawk_events::carp_events!()
+            | clawk_events::channel_events!()
+            | clawk_events::egress_events!()
+            | clawk_events::memory_events!()
+            | clawk_events::swarm_events!()
+            | Event::Shortened { .. }
+            | Event::Unknown { .. } => {}
+        }
+        let seen = self
+            .ledger
+            .see(&recorded.kind, recorded.session, "", &recorded.payload);
+        seen.map_err(|error| recorded.unreadable(&error))
+    }
+
+    fn message(&mut self, id: Uuid, state: &'static str) {
+        let told = self.inbox.entry(MessageId(id)).or_insert(ProjectedMessage {
             state: "open",
             accepted: false,
         });
@@ -176,15 +224,11 @@ impl ProjectionFold {
         }
     }
 
-    fn answer(&mut self, event: &RecordedEvent, request_id: Option<&RequestId>) {
-        let method = match event.kind.as_str() {
-            kind::ACTION_EXECUTED | kind::ACTION_FAILED | kind::ACTION_DENIED => DedupMethod::Call,
-            kind::MEMORY_STORED => DedupMethod::MemoryStore,
-            kind::SWARM_RUN | kind::SWARM_DELEGATED => DedupMethod::Delegate,
-            _ => return,
+    fn answer(&mut self, event: &RecordedEvent, method: DedupMethod, request_id: &str) {
+        let Ok(request_id) = RequestId::parse(request_id) else {
+            return; // silent-ok: what is no id of ours has no stored answer
         };
-        let Some(request_id) = request_id else { return };
-        let key = key(method, request_id);
+        let key = key(method, &request_id);
         if self.unseen.get(&event.row) == Some(&key) {
             self.unseen.remove(&event.row);
         }
@@ -195,32 +239,49 @@ impl ProjectionFold {
         }
     }
 
-    fn inference(&mut self, event: &RecordedEvent, found: ProjectionFields) {
-        let Some(id) = found.inference_id else { return };
-        match event.kind.as_str() {
-            kind::PROVIDER_REQUESTED => {
-                self.asked.insert(id, found.purses);
-            }
-            kind::PROVIDER_COMPLETED | kind::PROVIDER_FAILED => {
-                let hour = hour_of(event.at);
-                let amount = BudgetAmount {
-                    tokens: found.input_tokens.saturating_add(found.output_tokens),
-                    cost_microusd: found.cost_microusd.unwrap_or(0),
-                    ..BudgetAmount::default()
-                };
-                for purse in self.asked.remove(&id).unwrap_or_default() {
-                    let sum = self.spent.entry((purse, hour)).or_default();
-                    *sum = sum.plus(amount);
-                }
-            }
-            _ => {}
+    fn inference(&mut self, event: &RecordedEvent, id: Uuid, (tokens, cost): (u64, Option<u64>)) {
+        let amount = BudgetAmount {
+            tokens,
+            cost_microusd: cost.unwrap_or(0),
+            ..BudgetAmount::default()
+        };
+        for purse in self.asked.remove(&id).unwrap_or_default() {
+            self.spend(purse, hour_of(event.at), amount);
         }
+    }
+
+    fn took(&mut self, uses: &[BudgetUse]) {
+        for took in uses {
+            let amount = BudgetAmount {
+                busy_ms: took.busy_ms,
+                bytes_out: took.bytes_out,
+                calls: took.calls,
+                ..BudgetAmount::default()
+            };
+            self.spend(took.purse.clone(), took.hour, amount);
+        }
+    }
+
+    fn paid(&mut self, costs: &[DryRunCost]) {
+        for paid in costs {
+            let amount = BudgetAmount {
+                tokens: paid.tokens,
+                cost_microusd: paid.cost_microusd,
+                ..BudgetAmount::default()
+            };
+            self.spend(paid.purse.clone(), paid.hour, amount);
+        }
+    }
+
+    fn spend(&mut self, purse: String, hour: i64, amount: BudgetAmount) {
+        let sum = self.spent.entry((purse, hour)).or_default();
+        *sum = sum.plus(amount);
     }
 
     /// The differences between the stored tables and the events, at most twenty. An empty list means that they agree.
     #[must_use]
     pub fn differences(self, kept: &StoredProjections) -> Vec<String> {
-        let mut found = Vec::new();
+        let mut found = self.unreadable.clone();
         self.inbox_differs(kept, &mut found);
         self.spent_differs(kept, &mut found);
         self.answers_differ(kept, &mut found);

@@ -4,11 +4,13 @@
 use std::collections::BTreeSet;
 
 use clawk_events::count_of;
-use clawk_events::payload::MemoryRecalled;
+use clawk_events::payload::{
+    ContextCompacted, ContextTainted, MemoryRecalled, MessageFramed, SessionStarted,
+};
 use clawk_events::shape::{MemorySearch as RecordedSearch, SearchMethod as RecordedMethod};
 use clawk_manifest::model::{Role, Store, StoreType};
+use clawk_proto::MessageId;
 use clawk_proto::method::NewEntry;
-use clawk_proto::{MessageId, SessionId};
 use clawk_recall::entry::{
     ConversationFilter, EntryHit, EntryInsertion, EntryProvenance, EntrySearchResult, SearchMethod,
 };
@@ -232,16 +234,6 @@ const MAX_FORKS: usize = 64;
 /// Returns the sources of untrusted text that earlier turns of the session recalled, read from files, or that left its context,
 /// because later text may depend on it. A fork includes those of its source session.
 pub(crate) async fn of_session(calls: &CallGovernor, state: &State) -> BTreeSet<String> {
-    #[derive(Deserialize)]
-    struct RecallEventFields {
-        #[serde(default)]
-        untrusted: Vec<String>,
-        fork: Option<RecallFork>,
-    }
-    #[derive(Deserialize)]
-    struct RecallFork {
-        session_id: SessionId,
-    }
     if let Some(known) = state.labels() {
         return known;
     }
@@ -261,15 +253,22 @@ pub(crate) async fn of_session(calls: &CallGovernor, state: &State) -> BTreeSet<
             ],
             ..JournalScan::default()
         };
-        let looked = calls.scribe.each(scan, |event| {
-            if event.kind == kind::CONVERSATION_CLEARED {
-                found.clear();
-                next = None;
+        let looked = calls.scribe.read_each(scan, |event| {
+            match event.kind.as_str() {
+                kind::CONVERSATION_CLEARED => {
+                    found.clear();
+                    next = None;
+                }
+                kind::MEMORY_RECALLED => found.extend(event.read_as::<MemoryRecalled>()?.untrusted),
+                kind::CONTEXT_COMPACTED => found.extend(event.read_as::<ContextCompacted>()?.untrusted),
+                kind::CONTEXT_TAINTED => found.extend(event.read_as::<ContextTainted>()?.untrusted),
+                kind::MESSAGE_FRAMED => found.extend(event.read_as::<MessageFramed>()?.untrusted),
+                _ => {
+                    let fork = event.read_as::<SessionStarted>()?.fork;
+                    next = fork.map(|from| from.session_id).or(next);
+                }
             }
-            if let Ok(said) = serde_json::from_str::<RecallEventFields>(&event.payload) {
-                found.extend(said.untrusted);
-                next = said.fork.map(|from| from.session_id).or(next);
-            }
+            Ok(())
         });
         if looked.await.is_err() {
             found.insert("web".to_owned()); // what nobody can look up counts as the worst

@@ -8,6 +8,11 @@ mod spending;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use clawk_events::Event as JournalEvent;
+use clawk_events::payload::{
+    ActionExecuted, ContextCompacted, LifecycleChanged, MessageAccepted, MessageAttached, MessageResumed,
+    ProviderRequested, SessionStarted, SkillInvoked, SkillRepaired,
+};
 use clawk_proto::method::ToolCallResult;
 use clawk_proto::{Digest, MessageId, RequestId, SessionId};
 use serde::Deserialize;
@@ -20,7 +25,7 @@ use crate::checkpoint;
 use crate::compaction::{self, CompactionContent};
 use crate::door::Origin;
 use crate::error::CallError;
-use crate::event::{ForkPoint, JournalWriter, kind};
+use crate::event::{JournalWriter, kind};
 use crate::model_choice::ModelChoice;
 use crate::open_turn::OpenTurn;
 use crate::output::ModelToolResult;
@@ -60,76 +65,122 @@ pub(crate) struct RebuiltSession {
     pub(crate) model: Option<ModelChoice>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-struct RecoveryFields {
-    message_id: Option<Uuid>,
-    turn: Option<Uuid>,
-    call_id: Option<String>,
-    request_id: Option<String>,
-    action_id: Option<String>,
-    inference_id: Option<Uuid>,
-    request_hash: Option<Digest>,
-    skill: Option<String>,
-    #[serde(default)]
-    is_error: bool,
-    provider: Option<String>,
-    effort: Option<String>,
-    to: Option<String>,
-    side_effects: Option<bool>,
-    parameters_hash: Option<Digest>,
-    #[serde(default)]
-    input_tokens: u64,
-    #[serde(default)]
-    output_tokens: u64,
-    fork: Option<ForkPoint>,
-    #[serde(default)]
-    token_usage: u64,
-    /// The report belongs to a task that this agent did not delegate.
-    orphan: Option<bool>,
-    state: Option<serde_json::Value>,
-    cost_microusd: Option<u64>,
-    #[serde(default)]
-    duration_ms: u64,
-    #[serde(default)]
-    bytes_out: u64,
-    #[serde(default)]
-    waiting: bool,
-    #[serde(default)]
-    replaced_messages: usize,
-}
-
-impl RecoveryFields {
-    fn is(&self, state: &str) -> bool {
-        self.state.as_ref().and_then(serde_json::Value::as_str) == Some(state)
-    }
-
-    /// Returns the amount that the event records as spent.
-    fn spent(&self, kind: &str) -> BudgetAmount {
-        let tokens = self.input_tokens.saturating_add(self.output_tokens);
-        let by_model = BudgetAmount {
-            tokens: tokens.saturating_add(self.token_usage),
-            cost_microusd: self.cost_microusd.unwrap_or(0),
-            busy_ms: self.duration_ms,
-            calls: 0,
-            bytes_out: self.bytes_out,
-        };
-        match kind {
-            kind::SWARM_REPORTED if self.orphan == Some(true) => BudgetAmount::default(),
-            // The attempt was interrupted, so its task's report does not include it.
-            kind::SWARM_TRY if self.is(ASSUMED) || self.is(LENT) => by_model,
-            kind::PROVIDER_COMPLETED | kind::PROVIDER_FAILED | kind::SWARM_REPORTED => by_model,
-            kind::ACTION_EXECUTED | kind::ACTION_FAILED => BudgetAmount {
-                calls: 1,
-                busy_ms: self.duration_ms,
-                ..BudgetAmount::default()
-            },
-            _ => BudgetAmount::default(),
+/// What the event says was spent. What was set aside for a request to a model is not spent yet: [`reserved_by`].
+#[expect(clippy::too_many_lines, reason = "the names of the events that cost nothing")]
+fn spent_by(event: &JournalEvent) -> BudgetAmount {
+    match event {
+        JournalEvent::ProviderCompleted(answered) => spent_on_model(
+            answered.input_tokens.saturating_add(answered.output_tokens),
+            answered.cost_microusd,
+            answered.duration_ms,
+            answered.bytes_out,
+        ),
+        JournalEvent::ProviderFailed(failed) => spent_on_model(
+            failed.input_tokens.saturating_add(failed.output_tokens),
+            failed.cost_microusd,
+            failed.duration_ms,
+            failed.bytes_out,
+        ),
+        JournalEvent::ActionExecuted(executed) => spent_on_call(executed.duration_ms),
+        JournalEvent::ActionFailed(failed) => spent_on_call(failed.duration_ms),
+        // A report about a task that this agent did not give costs it nothing.
+        JournalEvent::SwarmReported(reported) if !reported.orphan => spent_on_model(
+            reported.token_usage,
+            Some(reported.cost_microusd),
+            reported.duration_ms,
+            0,
+        ),
+        // Of a try that was cut off: its task's report does not know of it.
+        JournalEvent::SwarmTry(tried) if matches!(tried.state.as_deref(), Some(ASSUMED | LENT)) => {
+            spent_on_model(
+                tried.token_usage.unwrap_or_default(),
+                tried.cost_microusd,
+                tried.duration_ms.unwrap_or_default(),
+                0,
+            )
         }
+        JournalEvent::SessionStarted(_)
+        | JournalEvent::AgentDescribed(_)
+        | JournalEvent::ToolDescribed(_)
+        | JournalEvent::SessionEnded(_)
+        | JournalEvent::LifecycleChanged(_)
+        | JournalEvent::MessageAccepted(_)
+        | JournalEvent::MessageAttached(_)
+        | JournalEvent::MessageFramed(_)
+        | JournalEvent::MessageTools(_)
+        | JournalEvent::ClientToolCalled(_)
+        | JournalEvent::MessageRefused(_)
+        | JournalEvent::MessageAnswered(_)
+        | JournalEvent::MessageResumed(_)
+        | JournalEvent::MessageDead(_)
+        | JournalEvent::ClaimsJudged(_)
+        | JournalEvent::ConversationCleared(_)
+        | JournalEvent::ConversationModel(_)
+        | JournalEvent::TurnStopped(_)
+        | JournalEvent::DeliveryStarted(_)
+        | JournalEvent::DeliveryEnded(_)
+        | JournalEvent::DeliveryRequeued(_)
+        | JournalEvent::ProviderRequested(_)
+        | JournalEvent::ProviderAdapted(_)
+        | JournalEvent::ProviderUnreachable(_)
+        | JournalEvent::BudgetWarned(_)
+        | JournalEvent::DryRunSpent(_)
+        | JournalEvent::ActionRequested(_)
+        | JournalEvent::ActionApproved(_)
+        | JournalEvent::ActionDenied(_)
+        | JournalEvent::ActionAudited(_)
+        | JournalEvent::EffectResolved(_)
+        | JournalEvent::ContextTrimmed(_)
+        | JournalEvent::ContextCompacted(_)
+        | JournalEvent::ContextWritten(_)
+        | JournalEvent::ContextRead(_)
+        | JournalEvent::ContextTainted(_)
+        | JournalEvent::ScreenSecret(_)
+        | JournalEvent::ScreenInjection(_)
+        | JournalEvent::ScreenInput(_)
+        | JournalEvent::ScreenJudged(_)
+        | JournalEvent::SkillInvoked(_)
+        | JournalEvent::SkillRepaired(_)
+        | JournalEvent::SkillFinished(_)
+        | JournalEvent::WorldModelPlanned(_)
+        | JournalEvent::WorldModelCompared(_)
+        | clawk_events::approval_events!()
+        | clawk_events::carp_events!()
+        | clawk_events::channel_events!()
+        | clawk_events::egress_events!()
+        | clawk_events::memory_events!()
+        | clawk_events::swarm_events!()
+        | JournalEvent::Shortened { .. }
+        | JournalEvent::Unknown { .. } => BudgetAmount::default(),
     }
 }
 
-fn fields(event: &RecordedEvent) -> RecoveryFields {
-    serde_json::from_str(&event.payload).unwrap_or_default() // silent-ok: a payload of ours always reads; a foreign one counts for nothing
+fn spent_on_model(tokens: u64, cost_microusd: Option<u64>, busy_ms: u64, bytes_out: u64) -> BudgetAmount {
+    BudgetAmount {
+        tokens,
+        cost_microusd: cost_microusd.unwrap_or(0),
+        busy_ms,
+        calls: 0,
+        bytes_out,
+    }
+}
+
+fn spent_on_call(busy_ms: u64) -> BudgetAmount {
+    BudgetAmount {
+        calls: 1,
+        busy_ms,
+        ..BudgetAmount::default()
+    }
+}
+
+/// What was set aside for a request to a model.
+fn reserved_by(requested: &ProviderRequested) -> BudgetAmount {
+    spent_on_model(
+        requested.input_tokens.saturating_add(requested.output_tokens),
+        requested.cost_microusd,
+        0,
+        requested.bytes_out,
+    )
 }
 
 /// Returns the event's content as text.
@@ -168,12 +219,13 @@ pub(crate) async fn unclean_since(scribe: &JournalWriter) -> Result<Option<u64>,
         ..JournalScan::default()
     };
     scribe
-        .each(scan, |event| {
-            let to = fields(event).to;
-            if to.as_deref() == Some("READY") {
+        .read_each(scan, |event| {
+            let to = event.read_as::<LifecycleChanged>()?.to;
+            if to == "READY" {
                 ready = Some(event.row);
             }
-            clean = event.row == last && to.as_deref() == Some("STOPPED");
+            clean = event.row == last && to == "STOPPED";
+            Ok(())
         })
         .await?;
     Ok(if clean { None } else { Some(ready.unwrap_or(0)) })
@@ -227,12 +279,13 @@ pub(crate) async fn rebuild_inner(
     };
     calls
         .scribe
-        .each(scan, |event| {
-            if fields(event).turn == Some(turn) {
+        .read_each(scan, |event| {
+            if event.read()?.turn_id() == Some(turn) {
                 erased |= event.kind == kind::PROVIDER_COMPLETED && event.content.is_none();
                 repaired |= event.kind == kind::SKILL_REPAIRED;
-                fold.see(calls, event);
+                fold.see(calls, event)?;
             }
+            Ok(())
         })
         .await?;
     calls.cuts.add(session, std::mem::take(&mut fold.cuts));
@@ -283,10 +336,12 @@ async fn fold(
         };
         let first = calls.scribe.journal().scan(first).await?;
         let Some(first) = first.first() else { break };
-        // silent-ok: clawk's own payloads are always readable; a foreign one gets the lowest role
-        let by = Origin::recorded(serde_json::from_str(&first.payload).unwrap_or_default());
-        let first = fields(first);
-        let Some(fork) = first.fork else {
+        if first.kind != kind::SESSION_STARTED {
+            break;
+        }
+        let started: SessionStarted = first.read_as()?;
+        let by = Origin::recorded((&started).into());
+        let Some(fork) = started.fork else {
             break;
         };
         if parts.len() > MAX_DEPTH {
@@ -310,10 +365,9 @@ async fn fold(
         };
         calls
             .scribe
-            .each(scan, |event| {
-                if until.is_none_or(|until| event.sequence <= until) {
-                    fold.see(calls, event);
-                }
+            .read_each(scan, |event| match until {
+                Some(until) if event.sequence > until => Ok(()),
+                Some(_) | None => fold.see(calls, event),
             })
             .await?;
         if let Some(forked) = forked.filter(|_| session != wanted) {
@@ -329,6 +383,38 @@ async fn fold(
         calls.cuts.note_whole(wanted, &call_id, Some(whole));
     }
     Ok(fold)
+}
+
+/// Events that a turn can't be taken up without. One of them that was cut to the size of an event stops the fold; any other says
+/// nothing to it.
+const MUST_BE_WHOLE: [&str; 7] = [
+    kind::SESSION_STARTED,
+    kind::MESSAGE_ACCEPTED,
+    kind::ACTION_REQUESTED,
+    kind::ACTION_EXECUTED,
+    kind::ACTION_FAILED,
+    kind::PROVIDER_COMPLETED,
+    kind::PROVIDER_FAILED,
+];
+
+/// A call that has ended, by the record.
+struct EndedCall {
+    turn: Option<Uuid>,
+    request_id: String,
+    action_id: String,
+    is_error: bool,
+}
+
+impl EndedCall {
+    /// It did not run, was cut short, or its outcome is unknown.
+    const fn refused(turn: Option<Uuid>, request_id: String, action_id: String) -> Self {
+        Self {
+            turn,
+            request_id,
+            action_id,
+            is_error: false,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -360,133 +446,171 @@ struct RecoveryFold {
 impl RecoveryFold {
     #[expect(
         clippy::too_many_lines,
-        reason = "one arm for each kind of event, all of them short"
+        reason = "one arm for each kind of event, and the names of those that change nothing"
     )]
-    fn see(&mut self, calls: &CallGovernor, event: &RecordedEvent) {
+    fn see(&mut self, calls: &CallGovernor, recorded: &RecordedEvent) -> Result<(), JournalError> {
         self.exists = true;
-        let found = fields(event);
-        self.turn_to(found.turn.or(found.message_id));
-        let spent = found.spent(&event.kind);
+        let event = recorded.read()?;
+        self.turn_to(event.turn_id());
+        let spent = spent_by(&event);
         self.spent = self.spent.plus(spent);
         // The turns of a session run one after the other, so spending during a turn belongs to it.
         if let Some(open) = &mut self.running {
             open.spent = open.spent.plus(spent);
         }
-        match event.kind.as_str() {
-            // silent-ok: clawk's own payloads are always readable
-            kind::MESSAGE_ATTACHED => self.attached.extend(image(event)),
-            kind::MESSAGE_FRAMED => self.framed = text(event),
-            kind::MESSAGE_ACCEPTED => {
-                let images = std::mem::take(&mut self.attached);
-                let frame = std::mem::take(&mut self.framed);
-                if let Some(id) = found.message_id {
-                    // silent-ok: clawk's own payloads are always readable; a foreign one gets the lowest role
-                    let came = serde_json::from_str(&event.payload).unwrap_or_default();
-                    let origin = Origin::recorded(came);
-                    let said = TurnInput {
-                        text: text(event),
-                        images,
-                        frame,
-                    };
-                    self.waiting.push((MessageId(id), said, origin));
+        match event {
+            JournalEvent::MessageAttached(attached) => self.attached.push(image(*attached)),
+            JournalEvent::MessageFramed(_) => self.framed = text(recorded),
+            JournalEvent::MessageAccepted(accepted) => self.accepted(*accepted, text(recorded)),
+            JournalEvent::ConversationCleared(_) => self.history.clear(),
+            JournalEvent::ConversationModel(chosen) => {
+                self.model = ModelChoice::recorded(chosen.provider, chosen.effort.as_deref());
+            }
+            JournalEvent::MessageTools(came) => self.client_tools(came.message_id, recorded),
+            JournalEvent::ClientToolCalled(called) => self.with(calls, Some(called.turn), |open| {
+                let call_id = called.call_id;
+                open.effects = open.turn.step(Event::Handed { call_id });
+            }),
+            // Erased: what it stood for is there as it was.
+            JournalEvent::ContextCompacted(compacted) => {
+                if let Some(replaced) = read::<CompactionContent>(recorded) {
+                    self.compacted(&compacted, &replaced);
                 }
             }
-            kind::CONVERSATION_CLEARED => self.history.clear(),
-            kind::CONVERSATION_MODEL => {
-                self.model = ModelChoice::recorded(found.provider, found.effort.as_deref());
-            }
-            kind::MESSAGE_TOOLS | kind::CLIENT_CALLED => self.clients(calls, found, event),
-            // The summary was erased. The messages that it replaced are still there and are used.
-            kind::CONTEXT_COMPACTED => {
-                if let Some(replaced) = read::<CompactionContent>(event) {
-                    self.compacted(found, &replaced);
+            JournalEvent::MessageResumed(resumed) => self.resumed(&resumed),
+            JournalEvent::ProviderCompleted(answered) => self.inferred(calls, answered.turn, recorded),
+            JournalEvent::ActionRequested(asked) => {
+                if let Some(call) = asked.call_id {
+                    self.calls.insert(asked.request_id, call);
                 }
             }
-            // The turn was resumed to wait for a person. That does not count as a failure.
-            kind::MESSAGE_RESUMED if found.waiting => {}
-            kind::MESSAGE_RESUMED => self.resumed(found.message_id),
-            kind::PROVIDER_COMPLETED => {
-                let completion = event
-                    .content
-                    .as_ref()
-                    .and_then(|c| serde_json::from_slice::<ModelCompletion>(&c.bytes).ok()); // silent-ok: erased or foreign: the turn is asked again
-                if let Some(completion) = completion {
-                    self.with(calls, found.turn, |open| {
-                        open.effects = open.turn.step(Event::Inferred(completion))
-                    });
-                    // A task with checkpoints may be interrupted any number of times if it makes progress in between, also in an
-                    // inner turn.
-                    if let Some(open) = self
-                        .running
-                        .as_mut()
-                        .filter(|_| checkpoint::store(&calls.manifest).is_some())
-                    {
-                        open.resumes = 0;
-                    }
-                }
+            JournalEvent::ActionExecuted(executed) => self.executed(calls, *executed, recorded),
+            JournalEvent::ActionDenied(denied) => {
+                let call = EndedCall::refused(denied.turn, denied.request_id, denied.action_id);
+                self.called(calls, call, read::<CallError>(recorded).map(Err));
             }
-            kind::ACTION_REQUESTED => {
-                if let (Some(request), Some(call)) = (found.request_id, found.call_id) {
-                    self.calls.insert(request, call);
-                }
+            JournalEvent::ActionFailed(failed) => {
+                let call = EndedCall::refused(failed.turn, failed.request_id, failed.action_id);
+                self.called(calls, call, read::<CallError>(recorded).map(Err));
             }
-            kind::ACTION_EXECUTED => self.executed(calls, found, event),
-            kind::ACTION_DENIED | kind::ACTION_FAILED => {
-                self.called(calls, found, read::<CallError>(event).map(Err))
+            JournalEvent::SkillInvoked(invoked) => self.skill(calls, *invoked, text(recorded)),
+            JournalEvent::SkillRepaired(repaired) => self.repaired(calls, &repaired, text(recorded)),
+            JournalEvent::MessageAnswered(answered) => {
+                self.ended(calls, answered.message_id, Event::Cancelled)
             }
-            kind::SKILL_INVOKED => self.skill(calls, found, text(event)),
-            kind::SKILL_REPAIRED => self.repaired(calls, &found, text(event)),
-            kind::MESSAGE_ANSWERED | kind::MESSAGE_DEAD => {
-                let ended = if event.kind == kind::MESSAGE_ANSWERED {
-                    Event::Cancelled
-                } else {
-                    Event::Failed(String::new())
-                };
-                self.with(calls, found.message_id, |open| {
-                    open.effects = open.turn.step(ended)
-                });
-                if let Some(open) = self
-                    .running
-                    .take_if(|open| Some(open.message.0) == found.message_id)
-                {
-                    self.history = open.turn.into_messages();
-                    // Calls without a result are not continued, whatever ids the model gives next.
-                    self.calls.clear();
-                }
+            JournalEvent::MessageDead(dead) => {
+                self.ended(calls, dead.message_id, Event::Failed(String::new()))
             }
-            _ => {}
+            JournalEvent::SessionStarted(_)
+            | JournalEvent::AgentDescribed(_)
+            | JournalEvent::ToolDescribed(_)
+            | JournalEvent::SessionEnded(_)
+            | JournalEvent::LifecycleChanged(_)
+            | JournalEvent::MessageRefused(_)
+            | JournalEvent::ClaimsJudged(_)
+            | JournalEvent::TurnStopped(_)
+            | JournalEvent::DeliveryStarted(_)
+            | JournalEvent::DeliveryEnded(_)
+            | JournalEvent::DeliveryRequeued(_)
+            | JournalEvent::ProviderRequested(_)
+            | JournalEvent::ProviderFailed(_)
+            | JournalEvent::ProviderAdapted(_)
+            | JournalEvent::ProviderUnreachable(_)
+            | JournalEvent::BudgetWarned(_)
+            | JournalEvent::DryRunSpent(_)
+            | JournalEvent::ActionApproved(_)
+            | JournalEvent::ActionAudited(_)
+            | JournalEvent::EffectResolved(_)
+            | JournalEvent::ContextTrimmed(_)
+            | JournalEvent::ContextWritten(_)
+            | JournalEvent::ContextRead(_)
+            | JournalEvent::ContextTainted(_)
+            | JournalEvent::ScreenSecret(_)
+            | JournalEvent::ScreenInjection(_)
+            | JournalEvent::ScreenInput(_)
+            | JournalEvent::ScreenJudged(_)
+            | JournalEvent::SkillFinished(_)
+            | JournalEvent::WorldModelPlanned(_)
+            | JournalEvent::WorldModelCompared(_)
+            | clawk_events::approval_events!()
+            | clawk_events::carp_events!()
+            | clawk_events::channel_events!()
+            | clawk_events::egress_events!()
+            | clawk_events::memory_events!()
+            | clawk_events::swarm_events!()
+            | JournalEvent::Unknown { .. } => {}
+            // Only what a turn can't be taken up without has to be whole.
+            JournalEvent::Shortened { kind, .. } if MUST_BE_WHOLE.contains(&kind) => {
+                recorded.read_whole()?;
+            }
+            JournalEvent::Shortened { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn accepted(&mut self, accepted: MessageAccepted, text: String) {
+        let id = MessageId(accepted.message_id);
+        let said = TurnInput {
+            text,
+            images: std::mem::take(&mut self.attached),
+            frame: std::mem::take(&mut self.framed),
+        };
+        self.waiting.push((id, said, Origin::recorded(accepted.into())));
+    }
+
+    fn inferred(&mut self, calls: &CallGovernor, turn: Uuid, event: &RecordedEvent) {
+        // Erased: the turn is asked again.
+        let Some(completion) = read::<ModelCompletion>(event) else {
+            return;
+        };
+        self.with(calls, Some(turn), |open| {
+            open.effects = open.turn.step(Event::Inferred(completion))
+        });
+        // A task with checkpoints may be interrupted as often as it gets further in between, in an inner turn as well.
+        if let Some(open) = self
+            .running
+            .as_mut()
+            .filter(|_| checkpoint::store(&calls.manifest).is_some())
+        {
+            open.resumes = 0;
         }
     }
 
-    /// Removes the oldest messages from the context of this turn and of later turns.
-    fn compacted(&mut self, found: RecoveryFields, replaced: &CompactionContent) {
+    fn ended(&mut self, calls: &CallGovernor, id: Uuid, end: Event) {
+        self.with(calls, Some(id), |open| open.effects = open.turn.step(end));
+        if let Some(open) = self.running.take_if(|open| open.message.0 == id) {
+            self.history = open.turn.into_messages();
+            // What it asked for and did not get is asked for no more, whatever ids a model gives next.
+            self.calls.clear();
+        }
+    }
+
+    /// The oldest messages left the context of this turn, and of those after it.
+    fn compacted(&mut self, compacted: &ContextCompacted, replaced: &CompactionContent) {
         let instead = compaction::instead(&replaced.text);
+        // silent-ok: more than memory holds is more than the history has
+        let messages = usize::try_from(compacted.replaced_messages).unwrap_or(usize::MAX);
         let open = self.running.as_mut();
-        if let Some(open) = open.filter(|open| Some(open.message.0) == found.turn) {
-            open.turn.set_aside(found.replaced_messages, instead);
-        } else if found.replaced_messages <= self.history.len() {
-            self.history.splice(0..found.replaced_messages, instead);
+        if let Some(open) = open.filter(|open| open.message.0 == compacted.turn) {
+            open.turn.set_aside(messages, instead);
+        } else if messages <= self.history.len() {
+            self.history.splice(0..messages, instead);
         }
     }
 
-    /// Handles events of the client's own tools: tools that came with a message, and a call that was handed to the client.
-    fn clients(&mut self, calls: &CallGovernor, found: RecoveryFields, event: &RecordedEvent) {
-        let id = found.message_id.map(MessageId);
-        let came = self.waiting.iter_mut().find(|(message, ..)| Some(*message) == id);
+    /// The client's own tools that came with a message.
+    fn client_tools(&mut self, message: Uuid, event: &RecordedEvent) {
+        let came = self.waiting.iter_mut().find(|(id, ..)| id.0 == message);
         if let (Some((.., origin)), Some(tools)) = (came, read(event)) {
             origin.tools = tools;
         }
-        if let Some(call_id) = found.call_id {
-            self.with(calls, found.turn, |open| {
-                open.effects = open.turn.step(Event::Handed { call_id });
-            });
-        }
     }
 
-    /// Records that a turn was resumed. That alone does not begin it: its message may still be extended.
-    fn resumed(&mut self, id: Option<Uuid>) {
-        let Some(id) = id else { return };
+    /// It was taken up, which alone does not begin it: what it answers may still grow. Taken up to wait on for a person, it has not failed.
+    fn resumed(&mut self, resumed: &MessageResumed) {
+        let id = resumed.message_id;
         match self.running.as_mut().filter(|open| open.message.0 == id) {
+            _ if resumed.waiting => {}
             Some(open) => open.resumes += 1,
             None => *self.resumes.entry(id).or_default() += 1,
         }
@@ -532,13 +656,14 @@ impl RecoveryFold {
     fn called(
         &mut self,
         calls: &CallGovernor,
-        found: RecoveryFields,
+        ended: EndedCall,
         outcome: Option<Result<ToolCallResult, CallError>>,
     ) {
-        let call = found.request_id.and_then(|request| self.calls.remove(&request));
-        let Some(call_id) = call else { return };
-        let shown = skill::shown(calls, found.action_id.as_deref().unwrap_or_default());
-        // The origin of an erased result is unknown.
+        let Some(call_id) = self.calls.remove(&ended.request_id) else {
+            return;
+        };
+        let shown = skill::shown(calls, &ended.action_id);
+        // Of what was erased, nobody knows.
         let from_tool = match &outcome {
             Some(Err(error)) => error.may_quote_tool(),
             Some(Ok(_)) | None => true,
@@ -547,7 +672,7 @@ impl RecoveryFold {
             Some(outcome) => prompt::result_text(outcome, shown),
             None => ModelToolResult {
                 text: ERASED.to_owned(),
-                is_error: found.is_error,
+                is_error: ended.is_error,
                 cut: None,
                 pictures: None,
                 whole: None,
@@ -564,31 +689,35 @@ impl RecoveryFold {
             is_error: told.is_error,
             from_tool,
         };
-        self.with(calls, found.turn, |open| called(open, call_id, done));
+        self.with(calls, ended.turn, |open| called(open, call_id, done));
     }
 
-    fn executed(&mut self, calls: &CallGovernor, found: RecoveryFields, event: &RecordedEvent) {
-        let tool = found.action_id.clone().unwrap_or_default();
-        let joins = RecoveryFields {
-            turn: found.turn,
-            is_error: found.is_error,
-            ..RecoveryFields::default()
-        };
+    fn executed(&mut self, calls: &CallGovernor, executed: ActionExecuted, event: &RecordedEvent) {
+        let (turn, is_error) = (executed.turn, executed.is_error);
+        let tool = executed.action_id;
         let result = read::<ToolCallResult>(event);
         let planned = SkillPlanResult::of(
             result
                 .as_ref()
                 .and_then(|result| result.structured_content.as_ref()),
         );
-        self.called(calls, found, result.map(Ok));
-        self.joined(calls, &joins, &tool, planned);
+        let call = EndedCall {
+            turn,
+            request_id: executed.request_id,
+            action_id: tool.clone(),
+            is_error,
+        };
+        self.called(calls, call, result.map(Ok));
+        if !is_error {
+            self.joined(calls, turn, &tool, planned);
+        }
     }
 
     /// Adds a skill to the turn at the end of its call. This is enough if a crash prevented the events after it.
     fn joined(
         &mut self,
         calls: &CallGovernor,
-        found: &RecoveryFields,
+        turn: Option<Uuid>,
         invoked: &str,
         planned: Option<SkillPlanResult>,
     ) {
@@ -596,11 +725,9 @@ impl RecoveryFold {
             .strip_prefix(skill::PREFIX)
             .filter(|_| calls.catalog.get(invoked).is_none())
             .and_then(|name| calls.manifest.skill(name));
-        let Some(skill) = skill.filter(|_| !found.is_error) else {
-            return;
-        };
+        let Some(skill) = skill else { return };
         let now_us = calls.clock().monotonic_us();
-        self.with(calls, found.turn, |open| {
+        self.with(calls, turn, |open| {
             let ceiling = SkillCeiling::of(skill, world_model::model_policy(calls, skill));
             open.ceilings.push(ceiling.planned(planned.as_ref()));
             let mut joined = RunningSkill::new(Arc::new(skill.clone()), now_us, planned);
@@ -609,13 +736,13 @@ impl RecoveryFold {
         });
     }
 
-    /// Adds a skill from the record of an earlier version, in which the invocation was not a call.
-    fn skill(&mut self, calls: &CallGovernor, found: RecoveryFields, text: String) {
-        let (Some(call_id), None) = (found.call_id.clone(), &found.request_id) else {
+    /// The same in a record of an earlier version, where the invocation was no call.
+    fn skill(&mut self, calls: &CallGovernor, invoked: SkillInvoked, text: String) {
+        if invoked.request_id.is_some() {
             return;
-        };
-        let is_error = found.is_error;
-        self.with(calls, found.turn, |open| {
+        }
+        let (turn, is_error, call_id) = (Some(invoked.turn), invoked.is_error, invoked.call_id);
+        self.with(calls, turn, |open| {
             open.effects = open.turn.step(Event::CallDone {
                 call_id,
                 text,
@@ -623,15 +750,16 @@ impl RecoveryFold {
                 from_tool: true,
             });
         });
-        let name = format!("{}{}", skill::PREFIX, found.skill.as_deref().unwrap_or_default());
-        self.joined(calls, &found, &name, None);
+        if !is_error {
+            self.joined(calls, turn, &format!("{}{}", skill::PREFIX, invoked.skill), None);
+        }
     }
 
-    /// Records that the model was asked once more for a skill's result.
-    fn repaired(&mut self, calls: &CallGovernor, found: &RecoveryFields, text: String) {
-        self.with(calls, found.turn, |open| {
+    /// The model was asked once more for a skill's result.
+    fn repaired(&mut self, calls: &CallGovernor, repaired: &SkillRepaired, text: String) {
+        self.with(calls, Some(repaired.turn), |open| {
             for joined in &mut open.skills {
-                joined.repaired |= found.skill.as_ref() == Some(&joined.skill.name);
+                joined.repaired |= repaired.skill == joined.skill.name;
             }
             open.effects = open.turn.again(text);
         });
@@ -698,23 +826,15 @@ impl RecoveryFold {
     }
 }
 
-/// Returns the image that an event describes.
-fn image(event: &RecordedEvent) -> Option<Image> {
-    #[derive(Deserialize)]
-    struct Attachment {
-        content_hash: Digest,
-        mime_type: String,
-        name: Option<String>,
-        size_bytes: u64,
-    }
-    let found: Attachment = serde_json::from_str(&event.payload).ok()?; // silent-ok: a payload of ours always reads
-    Some(Image {
-        digest: found.content_hash,
-        mime_type: found.mime_type,
-        name: found.name,
-        size_bytes: found.size_bytes,
+/// The picture that an event tells of.
+fn image(attached: MessageAttached) -> Image {
+    Image {
+        digest: attached.content_hash,
+        mime_type: attached.mime_type,
+        name: attached.name,
+        size_bytes: attached.size_bytes,
         data: None,
-    })
+    }
 }
 
 fn begin(

@@ -713,7 +713,11 @@ fn accepted(
         conversation: conversation.map(str::to_owned).into(),
         direct: direct.into(),
         door: origin.door.name().to_owned(),
-        effort: origin.model.as_ref().and_then(ModelChoice::effort_word).map(str::to_owned),
+        effort: origin
+            .model
+            .as_ref()
+            .and_then(ModelChoice::effort_word)
+            .map(str::to_owned),
         message_id: id.0,
         platform_ids: Some(origin.platform_ids.clone()),
         provider: origin.model.as_ref().map(|model| model.provider.clone()),

@@ -43,7 +43,7 @@ pub(crate) async fn of(
         };
         scan.after_row = last.row;
         for event in &page {
-            if let Some(turn) = fold.see(event).filter(|turn| turn.message == message) {
+            if let Some(turn) = fold.see(event)?.filter(|turn| turn.message == message) {
                 return Ok(turn);
             }
         }
@@ -71,7 +71,7 @@ pub(crate) async fn last(
         };
         scan.after_row = last.row;
         for event in &page {
-            found = fold.see(event).or(found);
+            found = fold.see(event)?.or(found);
         }
     }
 }

@@ -10,7 +10,6 @@ use clawk_proto::SessionId;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use crate::error::{CallError, DeniedBy, KernelError};
 use crate::event::{EventWords, JournalWriter, Thread, kind, stand_in};
@@ -281,25 +280,25 @@ pub(crate) async fn lift(
     Ok(true)
 }
 
-#[derive(Debug, Default, Deserialize)]
-struct StopEventFields {
-    by: Option<String>,
-    level: Option<String>,
-    reason: Option<String>,
-    session: Option<Uuid>,
+/// What an event of a stop changes.
+#[derive(Debug, Clone)]
+pub(crate) struct StopChange {
+    /// What it is about; `None`: the whole agent.
+    pub(crate) session: Option<SessionId>,
+    /// The stop that is engaged; `None`: it is lifted.
+    stop: Option<ActiveStop>,
 }
 
-/// Applies a recorded stop or lift of any host.
-pub(crate) fn follow(brake: &EmergencyStop, event: &RecordedEvent) {
-    let (session, stop) = read(event);
-    match stop {
+/// A stop that some host engaged or lifted, as the record has it.
+pub(crate) fn follow(brake: &EmergencyStop, change: StopChange) {
+    match change.stop {
         Some(stop) => {
             if !brake.stops().contains(&stop) {
                 tracing::warn!(level = stop.level.name(), by = %stop.by, "an emergency stop is in force, engaged at another host");
             }
             brake.engage(stop);
         }
-        None => brake.lift(session),
+        None => brake.lift(change.session),
     }
 }
 
@@ -314,26 +313,44 @@ pub(crate) fn freeze(brake: &EmergencyStop, reason: &str, at: crate::time::Times
     });
 }
 
-/// Reads an event: the session, and the stop, or `None` for a lift.
-fn read(event: &RecordedEvent) -> (Option<SessionId>, Option<ActiveStop>) {
-    // An unreadable event still stops: at the highest level, for the whole agent.
-    let found: StopEventFields = serde_json::from_str(&event.payload_with_words()).unwrap_or_default();
-    let session = found.session.map(SessionId);
+/// What an event stops or lifts. A stop that can't be read stops the furthest, for all; an end that can't be read ends nothing.
+pub(crate) fn read_change(event: &RecordedEvent) -> Option<StopChange> {
     if event.kind == kind::STOP_LIFTED {
-        return (session, None);
+        return match event.read_as::<StopLifted>() {
+            Ok(lifted) => Some(StopChange {
+                session: lifted.session.map(SessionId),
+                stop: None,
+            }),
+            Err(error) => {
+                tracing::error!(%error, "the end of an emergency stop can't be read: the stop stays in force");
+                None
+            }
+        };
     }
-    let stop = ActiveStop {
-        level: found
-            .level
-            .as_deref()
-            .and_then(Level::parse)
-            .unwrap_or(Level::Frozen),
-        session,
-        by: found.by.unwrap_or_default(),
-        reason: found.reason,
-        at: event.at.to_string(),
+    let at = event.at.to_string();
+    let stop = match event.read_with_words::<StopEngaged>() {
+        Ok(engaged) => ActiveStop {
+            level: Level::parse(&engaged.level).unwrap_or(Level::Frozen),
+            session: engaged.session.map(SessionId),
+            by: engaged.by,
+            reason: engaged.reason.map(String::from),
+            at,
+        },
+        Err(error) => {
+            tracing::error!(%error, "an emergency stop can't be read: the whole agent is frozen");
+            ActiveStop {
+                level: Level::Frozen,
+                session: None,
+                by: String::new(),
+                reason: None,
+                at,
+            }
+        }
     };
-    (session, Some(stop))
+    Some(StopChange {
+        session: stop.session,
+        stop: Some(stop),
+    })
 }
 
 /// Returns the stops in force by a journal.
@@ -352,9 +369,12 @@ async fn fold(journal: &dyn Journal) -> Result<BTreeMap<Option<SessionId>, Activ
     loop {
         let page = journal.scan(scan.clone()).await?;
         for event in &page {
-            match read(event) {
-                (session, Some(stop)) => stops.insert(session, stop),
-                (session, None) => stops.remove(&session),
+            let Some(change) = read_change(event) else {
+                continue;
+            };
+            match change.stop {
+                Some(stop) => stops.insert(change.session, stop),
+                None => stops.remove(&change.session),
             };
         }
         match page.last() {

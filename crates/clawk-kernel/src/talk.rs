@@ -6,8 +6,8 @@ pub(crate) mod told;
 
 use std::sync::Arc;
 
+use clawk_events::payload::{MessageAccepted, MessageAnswered, MessageDead};
 use clawk_proto::{Digest, MessageId, SessionId};
-use serde_json::Value;
 
 use crate::attach::{self, IncomingMessage};
 use crate::conversation::{self, ConversationSelector};
@@ -439,7 +439,7 @@ async fn record(
         let full = events.len() == PAGE;
         for event in &events {
             after_row = event.row;
-            record.read(event, place);
+            record.read(event, place)?;
         }
         if !full {
             break;
@@ -455,37 +455,33 @@ async fn record(
 }
 
 impl MessageRecord {
-    fn read(&mut self, event: &RecordedEvent, place: &MessageIds) {
-        let payload: Value = serde_json::from_str(&event.payload_with_words()).unwrap_or_default(); // silent-ok: payloads of ours always read
-        let text = |name: &str| payload.get(name).and_then(Value::as_str);
-        let about = text("message_id").or_else(|| text("turn"));
-        if about != Some(&*place.message.to_string()) {
-            return;
+    fn read(&mut self, event: &RecordedEvent, place: &MessageIds) -> Result<(), JournalError> {
+        if event.read_whole()?.turn_id() != Some(place.message.0) {
+            return Ok(());
         }
         self.at = event.at;
-        let count = |name: &str| payload.get(name).and_then(Value::as_u64).unwrap_or(0);
         match event.kind.as_str() {
             kind::MESSAGE_ACCEPTED => {
-                let marks = payload.get("platform_ids").and_then(Value::as_array);
+                let accepted: MessageAccepted = event.read_as()?;
                 let mark = mark(place);
-                self.sender = text("sender").unwrap_or_default().to_owned();
-                self.same = marks.is_some_and(|marks| marks.iter().any(|known| *known == *mark));
+                let mut marks = accepted.platform_ids.iter().flatten();
+                self.same = marks.any(|known| *known == mark);
+                self.sender = accepted.sender;
             }
             kind::CLIENT_CALLED => {
                 let call = serde_json::from_str(&recover::text(event));
                 self.calls.extend(call.ok()); // silent-ok: erased content is an ordinary state
             }
             kind::MESSAGE_ANSWERED => {
-                let stop = match text("end") {
-                    Some("cancelled") => TurnStop::Cancelled,
-                    _ if payload.get("declined").is_some_and(|declined| *declined == true) => {
-                        TurnStop::Refused
-                    }
-                    Some(_) | None => TurnStop::Answered,
+                let answered: MessageAnswered = event.read_as()?;
+                let stop = match answered.end.as_str() {
+                    "cancelled" => TurnStop::Cancelled,
+                    _ if answered.declined => TurnStop::Refused,
+                    _ => TurnStop::Answered,
                 };
                 let usage = Usage {
-                    input_tokens: count("input_tokens"),
-                    output_tokens: count("output_tokens"),
+                    input_tokens: answered.input_tokens,
+                    output_tokens: answered.output_tokens,
                     ..Usage::default()
                 };
                 self.end = Some(TurnResult {
@@ -493,17 +489,18 @@ impl MessageRecord {
                     ..told(place, recover::text(event), stop, None, usage)
                 });
             }
-            kind::MESSAGE_DEAD => {
-                let reason = text("reason").map(str::to_owned);
-                let stop = match text("why") {
+            _ => {
+                let dead: MessageDead = event.read_with_words()?;
+                let stop = match dead.why.as_deref() {
                     Some("budget") => TurnStop::Budget,
                     Some("stopped") => TurnStop::Stopped,
                     Some(_) | None => TurnStop::Failed,
                 };
+                let reason = Some(dead.reason.into());
                 self.end = Some(told(place, String::new(), stop, reason, Usage::default()));
             }
-            _ => {}
         }
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 mod dependencies;
 mod docs;
 mod doors;
+mod events;
 mod layers;
 mod names;
 mod seams;
@@ -33,6 +34,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         }; // silent-ok: binary, or just removed
         findings.extend(source::size(path, &text));
         findings.extend(doors::check(path, &text));
+        findings.extend(events::check(path, &text));
         findings.extend(seams::check(&seams, path, &text));
         findings.extend(source::words(path, &text, &machine_paths(root)));
         if path.extension().is_some_and(|extension| extension == "md") {

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use clawk_events::{Event, EventError, ReadPayload};
+use clawk_events::{Event, EventError, PayloadFault, ReadPayload};
 use clawk_proto::trace::PAYLOAD_MAX_BYTES;
 use clawk_proto::{Digest, MessageId, RequestId, SessionId};
 use clawk_trace::canonical::is_payload;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::BoxFuture;
@@ -239,6 +240,20 @@ impl RecordedEvent {
         Event::read(&self.kind, &self.payload).map_err(|error| self.unreadable(&error))
     }
 
+    /// The event, where all that it says counts.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; also a payload that was cut to the size of an event.
+    pub fn read_whole(&self) -> Result<Event, JournalError> {
+        match self.read()? {
+            Event::Shortened { kind, .. } => Err(self.unreadable(&EventError {
+                kind: kind.to_owned(),
+                fault: PayloadFault::Shortened,
+            })),
+            event => Ok(event),
+        }
+    }
+
     /// The payload, where the event can only be of this type.
     ///
     /// # Errors
@@ -255,7 +270,18 @@ impl RecordedEvent {
         P::read_payload(&self.kind, &self.payload_with_words()).map_err(|error| self.unreadable(&error))
     }
 
-    fn unreadable(&self, error: &EventError) -> JournalError {
+    /// The members of its payload with the words that its content holds, for who compares or shows them all.
+    ///
+    /// # Errors
+    /// The payload is not an object.
+    pub fn members_with_words(&self) -> Result<Map<String, Value>, JournalError> {
+        clawk_events::read_members(&self.kind, &self.payload_with_words())
+            .map_err(|error| self.unreadable(&error))
+    }
+
+    /// The error that names this event as one that can't be read.
+    #[must_use]
+    pub fn unreadable(&self, error: &EventError) -> JournalError {
         let (sequence, session) = (self.sequence, self.session);
         JournalError::Unreadable(format!("event {sequence} of session {session}: {error}"))
     }

@@ -1,11 +1,9 @@
 //! Approval answers that do not come from a waiting call's own client, revoking of grants, and past answers.
 
 use clawk_events::AddedField;
-use clawk_events::payload::{ApprovalAnswered, ApprovalRevoked};
+use clawk_events::payload::{ApprovalAnswered, ApprovalRevoked, ApprovalVoided};
 use clawk_manifest::model::Role;
 use clawk_proto::{RequestId, SessionId};
-use serde::Deserialize;
-use serde_json::Value;
 
 use super::CallGovernor;
 use super::approval::{ApprovalReply, ReplyOutcome};
@@ -14,7 +12,7 @@ use crate::error::KernelError;
 use crate::event::{ChainText, EventWords, kind, stand_in};
 use crate::hosts;
 use crate::notice::ApprovalAnswer;
-use crate::ports::JournalScan;
+use crate::ports::{JournalError, JournalScan, RecordedEvent};
 use crate::roles::KnownPerson;
 
 /// Largest number of past events that one listing reads.
@@ -191,20 +189,7 @@ pub struct PastApproval {
     pub at: String,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct PastApprovalFields {
-    action_id: String,
-    answer: String,
-    by: String,
-    channel: String,
-    changed: Option<String>,
-    reason: Option<String>,
-    request_id: String,
-    role: String,
-}
-
-/// Returns the latest answers, the newest last.
+/// The latest answers, the last one last.
 pub(crate) async fn history(calls: &CallGovernor, limit: usize) -> Result<Vec<PastApproval>, KernelError> {
     let mut scan = JournalScan {
         kinds: &[kind::APPROVAL_ANSWERED, kind::APPROVAL_VOIDED],
@@ -216,23 +201,7 @@ pub(crate) async fn history(calls: &CallGovernor, limit: usize) -> Result<Vec<Pa
     loop {
         let page = calls.scribe.journal().scan(scan.clone()).await?;
         for event in &page {
-            let value: Value = serde_json::from_str(&event.payload_with_words()).unwrap_or_default(); // silent-ok: payloads of ours read
-            let found = PastApprovalFields::deserialize(value).unwrap_or_default(); // silent-ok: as above
-            past.push_back(PastApproval {
-                request_id: found.request_id,
-                session: event.session,
-                tool: found.action_id,
-                answer: if event.kind == kind::APPROVAL_VOIDED {
-                    "voided".to_owned()
-                } else {
-                    found.answer
-                },
-                by: found.by,
-                channel: found.channel,
-                role: found.role,
-                reason: found.changed.or(found.reason),
-                at: event.at.to_string(),
-            });
+            past.push_back(past_approval(event)?);
             if past.len() > limit {
                 past.pop_front();
             }
@@ -242,4 +211,34 @@ pub(crate) async fn history(calls: &CallGovernor, limit: usize) -> Result<Vec<Pa
             Some(_) | None => return Ok(past.into()),
         }
     }
+}
+
+fn past_approval(event: &RecordedEvent) -> Result<PastApproval, JournalError> {
+    let (session, at) = (event.session, event.at.to_string());
+    if event.kind == kind::APPROVAL_VOIDED {
+        let voided: ApprovalVoided = event.read_as()?;
+        return Ok(PastApproval {
+            request_id: voided.request_id,
+            session,
+            tool: voided.action_id,
+            answer: "voided".to_owned(),
+            by: String::new(),
+            channel: String::new(),
+            role: String::new(),
+            reason: Some(voided.changed),
+            at,
+        });
+    }
+    let answered: ApprovalAnswered = event.read_with_words()?;
+    Ok(PastApproval {
+        request_id: answered.request_id,
+        session,
+        tool: answered.action_id,
+        answer: answered.answer,
+        by: answered.by,
+        channel: answered.channel,
+        role: answered.role,
+        reason: answered.reason.map(String::from),
+        at,
+    })
 }

@@ -55,7 +55,9 @@ pub(crate) use plan::{PlannedCall, put as plan};
 pub(crate) use rank::CallOrder;
 pub(crate) use reconcile::reconcile;
 use record::CallRecord;
-pub(crate) use reopen::{follow_standing, open_questions, question_of, reopen, restore, restore_standing};
+pub(crate) use reopen::{
+    follow_grant, follow_revocation, open_questions, question_of, reopen, restore, restore_standing,
+};
 use standing::GrantBasis;
 pub use standing::{GrantLifetime, StandingGrant};
 pub(crate) use suggest::append as suggest;

@@ -5,6 +5,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use clawk_events::payload::{
+    ActionApproved, ActionDenied, ActionExecuted, ActionFailed, ApprovalAnswered, ApprovalGranted,
+    ApprovalRequested, ApprovalRevoked, ApprovalVoided,
+};
 use clawk_manifest::model::Role;
 use clawk_policy::{Approval, TimeoutDefault};
 use clawk_proto::{Digest, RequestId, SessionId};
@@ -122,37 +126,7 @@ impl StoredQuestion {
     }
 }
 
-#[derive(Debug, Default, Deserialize)]
-struct ApprovalEventFields {
-    request_id: Option<String>,
-    request_hash: Option<Digest>,
-    action_id: Option<String>,
-    answer: Option<String>,
-    basis_hash: Option<Digest>,
-    by: Option<String>,
-    channel: Option<String>,
-    reason: Option<String>,
-    role: Option<String>,
-    grant_id: Option<String>,
-    lasting: Option<String>,
-    led_hash: Option<Digest>,
-    folder: Option<PathBuf>,
-    parameters_hash: Option<Digest>,
-    plan_hash: Option<Digest>,
-    shown: Option<String>,
-}
-
-async fn all(
-    calls: &CallGovernor,
-    scan: JournalScan,
-    mut see: impl FnMut(&RecordedEvent, ApprovalEventFields),
-) -> Result<(), JournalError> {
-    // silent-ok: clawk's own payloads are always readable; a foreign one opens nothing
-    let read = |event: &RecordedEvent| serde_json::from_str(&event.payload_with_words()).unwrap_or_default();
-    calls.scribe.each(scan, |event| see(event, read(event))).await
-}
-
-/// Reopens what the last run left open, and restores standing grants.
+/// Opens what the last run left open, and lets stand what stood.
 pub(crate) async fn restore(calls: &CallGovernor) -> Result<(), JournalError> {
     restore_standing(calls).await?;
     reopen(calls, |_| true).await?;
@@ -171,25 +145,29 @@ pub(crate) async fn reopen(
     Ok(ids)
 }
 
-/// Returns the request of an event, if it is still open and its call can be resumed.
-pub(crate) fn question_of(event: &RecordedEvent, calls: &CallGovernor) -> Option<ApprovalQuestion> {
-    let fields: ApprovalEventFields = serde_json::from_str(&event.payload).ok()?; // silent-ok: a payload of ours always reads
+/// The question of an event, if it is still open and anybody may take its call up again.
+pub(crate) fn question_of(
+    event: &RecordedEvent,
+    calls: &CallGovernor,
+) -> Result<Option<ApprovalQuestion>, JournalError> {
     let clocks = (calls.scribe.now(), calls.clock().monotonic_us());
-    opened(event, kept_of(event, &fields)?, clocks).map(|open| open.question)
+    let kept = kept_of(event, &event.read_as()?);
+    Ok(kept
+        .and_then(|kept| opened(event, kept, clocks))
+        .map(|open| open.question))
 }
 
 /// Returns the stored request, if its call can be resumed.
 fn kept_of(
     event: &RecordedEvent,
-    fields: &ApprovalEventFields,
+    requested: &ApprovalRequested,
 ) -> Option<(StoredQuestion, RequestId, Digest)> {
-    let (id, hash) = (fields.request_id.as_ref()?, fields.request_hash?);
     let content = event.content.as_ref()?;
     // silent-ok: a request that was erased or has another version can't be judged again, so it is not open
     let kept: StoredQuestion = serde_json::from_slice(&content.bytes).ok()?;
-    let request_id = RequestId::parse(id).ok()?; // silent-ok: as above
-    // An inner call of a composite tool is never resumed: its outcome is unknown by then.
-    (kept.door != "skill").then_some((kept, request_id, hash))
+    let request_id = RequestId::parse(&requested.request_id).ok()?; // silent-ok: as above
+    // Nobody takes an inner call of a composite tool up again: its outcome is unknown by then.
+    (kept.door != "skill").then_some((kept, request_id, requested.request_hash))
 }
 
 /// Returns the request if it has not expired.
@@ -221,23 +199,21 @@ pub(crate) async fn open_questions(calls: &CallGovernor) -> Result<Vec<OpenAppro
         with_content: true,
         ..JournalScan::default()
     };
-    all(calls, scan, |event, fields| {
-        let Some(kept) = kept_of(event, &fields) else {
-            return;
+    let see = |event: &RecordedEvent| {
+        let requested: ApprovalRequested = event.read_as()?;
+        let Some(kept) = kept_of(event, &requested) else {
+            return Ok(());
         };
         if kept.0.expires_at_us <= now.0 && calls.dedup.was_ahead(Timestamp(kept.0.expires_at_us)) {
             tell_lapsed(&kept);
         }
         if let Some(kept) = opened(event, kept, clocks) {
             first_row = first_row.min(event.row);
-            let id = kept.question.request_id.as_str().to_owned();
-            open.insert(
-                (event.session, fields.request_id.unwrap_or(id)),
-                (event.row, kept),
-            );
+            open.insert((event.session, requested.request_id), (event.row, kept));
         }
-    })
-    .await?;
+        Ok(())
+    };
+    calls.scribe.read_each(scan, see).await?;
     if open.is_empty() {
         return Ok(Vec::new());
     }
@@ -253,13 +229,19 @@ pub(crate) async fn open_questions(calls: &CallGovernor) -> Result<Vec<OpenAppro
         after_row: first_row,
         ..JournalScan::default()
     };
-    all(calls, scan, |event, fields| {
-        let Some(id) = fields.request_id.clone() else {
-            return;
+    let see = |event: &RecordedEvent| {
+        let (id, reply) = match event.kind.as_str() {
+            kind::APPROVAL_ANSWERED => {
+                let answered: ApprovalAnswered = event.read_as()?;
+                let reply = reply(&answered);
+                (answered.request_id, reply)
+            }
+            kind::APPROVAL_VOIDED => (event.read_as::<ApprovalVoided>()?.request_id, None),
+            kind::ACTION_APPROVED => (event.read_as::<ActionApproved>()?.request_id, None),
+            kind::ACTION_DENIED => (event.read_as::<ActionDenied>()?.request_id, None),
+            kind::ACTION_EXECUTED => (event.read_as::<ActionExecuted>()?.request_id, None),
+            _ => (event.read_as::<ActionFailed>()?.request_id, None),
         };
-        let reply = (event.kind == kind::APPROVAL_ANSWERED)
-            .then(|| reply(&fields))
-            .flatten();
         let id = (event.session, id);
         let asked = open.get_mut(&id).filter(|(row, _)| *row < event.row);
         match (reply, asked) {
@@ -267,8 +249,9 @@ pub(crate) async fn open_questions(calls: &CallGovernor) -> Result<Vec<OpenAppro
             (None, Some(_)) => drop(open.remove(&id)),
             (_, None) => {}
         }
-    })
-    .await?;
+        Ok(())
+    };
+    calls.scribe.read_each(scan, see).await?;
     add_reasons(calls, first_row, &mut open).await?;
     let mut open: Vec<OpenApproval> = open.into_values().map(|(_, open)| open).collect();
     open.sort_by_key(|open| (open.question.expires_at, open.question.number()));
@@ -287,24 +270,24 @@ async fn add_reasons(
         with_content: true,
         ..JournalScan::default()
     };
-    all(calls, scan, |event, fields| {
-        let Some(id) = fields.request_id else { return };
-        let asked = open.get_mut(&(event.session, id));
+    let see = |event: &RecordedEvent| {
+        let answered: ApprovalAnswered = event.read_with_words()?;
+        let asked = open.get_mut(&(event.session, answered.request_id));
         if let Some((_, found)) = asked.filter(|(row, _)| *row < event.row)
             && let Some(reply) = &mut found.reply
         {
-            // The text was erased. The code in its place has no meaning for people.
-            reply.reason = fields
-                .reason
-                .filter(|reason| reason != ChainText::IN_CONTENT.as_str());
+            // Erased words: the code in their place says nothing.
+            let said = answered.reason.filter(|reason| *reason != ChainText::IN_CONTENT);
+            reply.reason = said.map(String::from);
         }
-    })
-    .await
+        Ok(())
+    };
+    calls.scribe.read_each(scan, see).await
 }
 
-/// Returns a person's answer; `None` for an expired or cancelled request.
-fn reply(fields: &ApprovalEventFields) -> Option<ApprovalReply> {
-    let answer = match fields.answer.as_deref()? {
+/// An answer of a person; what lapsed or was cancelled is none.
+fn reply(answered: &ApprovalAnswered) -> Option<ApprovalReply> {
+    let answer = match answered.answer.as_str() {
         "approve" => ApprovalAnswer::Approve,
         "approve-for-session" => ApprovalAnswer::ApproveForSession,
         "always" => ApprovalAnswer::Always,
@@ -315,52 +298,57 @@ fn reply(fields: &ApprovalEventFields) -> Option<ApprovalReply> {
         answer,
         breadth: GrantScope::Exact,
         person: KnownPerson {
-            channel: fields.channel.clone().unwrap_or_default(),
-            name: fields.by.clone().unwrap_or_default(),
-            role: match fields.role.as_deref() {
-                Some("admin") => Role::Admin,
-                Some("user") => Role::User,
-                Some(_) | None => Role::Viewer,
+            channel: answered.channel.clone(),
+            name: answered.by.clone(),
+            role: match answered.role.as_str() {
+                "admin" => Role::Admin,
+                "user" => Role::User,
+                _ => Role::Viewer,
             },
         },
-        reason: fields.reason.clone(),
-        // A recorded answer was already accepted.
+        reason: answered.reason.clone().map(String::from),
+        // What is on record has been admitted.
         seen: PreviewReceipt::Sent,
     })
 }
 
-/// Applies a standing grant that another host gave or ended.
-pub(crate) fn follow_standing(calls: &CallGovernor, event: &RecordedEvent) {
-    // silent-ok: clawk's own payloads are always readable; a foreign one grants nothing
-    let fields: ApprovalEventFields = serde_json::from_str(&event.payload_with_words()).unwrap_or_default();
-    if event.kind == kind::APPROVAL_REVOKED {
-        if let Some(id) = &fields.grant_id {
-            calls.desk.standing.remove(id);
-        }
-    } else if let Some(held) = held_of(event, fields).filter(|held| !calls.desk.standing.contains(&held.id)) {
+/// A standing grant that another host gave.
+pub(crate) fn follow_grant(calls: &CallGovernor, event: &RecordedEvent) -> Result<(), JournalError> {
+    let held = held_of(event)?;
+    if let Some(held) = held.filter(|held| !calls.desk.standing.contains(&held.id)) {
         calls.desk.standing.add(held);
     }
+    Ok(())
 }
 
-fn held_of(event: &RecordedEvent, fields: ApprovalEventFields) -> Option<StandingGrant> {
-    let lasting = match fields.lasting.as_deref()? {
+/// The end of a standing grant.
+pub(crate) fn follow_revocation(calls: &CallGovernor, event: &RecordedEvent) -> Result<(), JournalError> {
+    let revoked: ApprovalRevoked = event.read_as()?;
+    calls.desk.standing.remove(&revoked.grant_id);
+    Ok(())
+}
+
+/// The grant of an event; `None`: it lasts in no way that this version knows.
+fn held_of(event: &RecordedEvent) -> Result<Option<StandingGrant>, JournalError> {
+    let granted: ApprovalGranted = event.read_with_words()?;
+    let lasting = match granted.lasting.as_str() {
         "always" => GrantLifetime::Always,
         "session" => GrantLifetime::Session(event.session),
-        _ => return None,
+        _ => return Ok(None),
     };
-    Some(StandingGrant {
-        id: fields.grant_id?,
-        tool: fields.action_id?,
+    Ok(Some(StandingGrant {
+        id: granted.grant_id,
+        tool: granted.action_id,
         lasting,
-        folder: fields.folder,
-        led: fields.led_hash,
-        parameters: fields.parameters_hash?,
-        plan: fields.plan_hash?,
-        basis: fields.basis_hash,
-        by: fields.by.unwrap_or_default(),
-        shown: fields.shown.unwrap_or_default(),
+        folder: granted.folder.map(PathBuf::from),
+        led: granted.led_hash,
+        parameters: granted.parameters_hash,
+        plan: granted.plan_hash,
+        basis: granted.basis_hash,
+        by: granted.by,
+        shown: granted.shown.into(),
         at: event.at,
-    })
+    }))
 }
 
 /// Restores the standing grants.
@@ -371,22 +359,20 @@ pub(crate) async fn restore_standing(calls: &CallGovernor) -> Result<(), Journal
         ..JournalScan::default()
     };
     let mut of_sessions = Vec::new();
-    all(calls, scan, |event, fields| {
+    let see = |event: &RecordedEvent| {
         if event.kind == kind::APPROVAL_REVOKED {
-            if let Some(id) = fields.grant_id {
-                calls.desk.standing.remove(&id);
-            }
-            return;
+            return follow_revocation(calls, event);
         }
-        let Some(held) = held_of(event, fields) else {
-            return;
+        let Some(held) = held_of(event)? else {
+            return Ok(());
         };
         if let GrantLifetime::Session(session) = held.lasting {
             of_sessions.push((session, event.row));
         }
         calls.desk.standing.add(held);
-    })
-    .await?;
+        Ok(())
+    };
+    calls.scribe.read_each(scan, see).await?;
     // A session that ended took its grants with it.
     for (session, after_row) in of_sessions {
         let ended = JournalScan {

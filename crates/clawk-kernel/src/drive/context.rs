@@ -3,9 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use clawk_events::payload::ContextRead;
+use clawk_events::payload::{ContextRead, SessionStarted};
 use clawk_proto::{Digest, MessageId};
-use serde::Deserialize;
 
 use super::TurnServices;
 use crate::event::{Draft, Thread, digest, kind};
@@ -90,31 +89,20 @@ async fn changed(
 /// Returns the recorded digests of a resumed session's files. Those of another run's agent are unknown, so its files are recorded
 /// again.
 async fn of_record(turns: &TurnServices, state: &State) -> Result<ContextFileDigests, JournalError> {
-    #[derive(Deserialize)]
-    struct ContextFileFields {
-        agent_hash: Option<Digest>,
-        file: Option<String>,
-        text_hash: Option<Digest>,
-    }
     let mut known = ContextFileDigests::new();
     let scan = JournalScan {
         session: Some(state.id),
         kinds: &[kind::SESSION_STARTED, kind::CONTEXT_READ],
         ..JournalScan::default()
     };
-    let looked = turns.calls.scribe.each(scan, |event| {
-        let Ok(told) = serde_json::from_str::<ContextFileFields>(&event.payload) else {
-            return;
-        };
-        match told.file {
-            Some(file) => {
-                known.insert(file, told.text_hash);
-            }
-            None if told.agent_hash == Some(turns.at_start.agent_hash) => {
-                known.clone_from(&turns.at_start.context);
-            }
-            None => {}
+    let looked = turns.calls.scribe.read_each(scan, |event| {
+        if event.kind == kind::CONTEXT_READ {
+            let told: ContextRead = event.read_as()?;
+            known.insert(told.file, told.text_hash);
+        } else if event.read_as::<SessionStarted>()?.agent_hash == Some(turns.at_start.agent_hash) {
+            known.clone_from(&turns.at_start.context);
         }
+        Ok(())
     });
     looked.await?;
     Ok(known)

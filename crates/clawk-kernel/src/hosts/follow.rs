@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use clawk_proto::{MessageId, RequestId};
-use serde::Deserialize;
-use uuid::Uuid;
+use clawk_events::payload::{ApprovalAnswered, ApprovalVoided, MessageAnswered, MessageDead};
+use clawk_proto::{MessageId, RequestId, SessionId};
 
 use super::{PeerHosts, lock, runs};
 use crate::agent::Agent;
@@ -14,7 +13,8 @@ use crate::call::{self, CallGovernor};
 use crate::carp;
 use crate::event::kind;
 use crate::ports::{JournalError, JournalScan, RecordedEvent};
-use crate::{stop, swarm};
+use crate::stop::{self, StopChange};
+use crate::swarm;
 
 /// The event types that are followed.
 const FOLLOWED: &[&str] = &[
@@ -41,15 +41,7 @@ const PAGE: usize = 1000;
 /// Number of rows that are read again after a failover: more than all hosts have in flight.
 const AGAIN: u64 = 20_000;
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct FollowedEventFields {
-    message_id: Option<Uuid>,
-    request_id: Option<String>,
-    session: Option<Uuid>,
-}
-
-/// Reads at least up to this row.
+/// Reads on up to this row, at least.
 pub(super) async fn follow(agent: &Agent, hosts: &PeerHosts, last_row: u64) -> Result<(), JournalError> {
     let mut row = hosts.row.lock().await;
     if *row >= last_row {
@@ -82,7 +74,9 @@ async fn pages(
         };
         let page = agent.scribe.journal().scan(scan).await?;
         for event in &page {
-            see(agent, hosts, event, stops);
+            if let Err(error) = see(agent, hosts, event, stops) {
+                tracing::error!(%error, "an event of another host can't be read: it changes nothing here");
+            }
             *row = event.row;
         }
         if page.len() < PAGE {
@@ -94,21 +88,22 @@ async fn pages(
 /// The stops and lifts by what they apply to. Only the final state is applied: a stop that was lifted since must end nothing when
 /// it is read again.
 #[derive(Default)]
-struct FollowedStops(BTreeMap<Option<Uuid>, RecordedEvent>);
+struct FollowedStops(BTreeMap<Option<SessionId>, (u64, StopChange)>);
 
 impl FollowedStops {
     fn take(&mut self, event: &RecordedEvent) {
-        // silent-ok: as for all fields
-        let fields: FollowedEventFields = serde_json::from_str(&event.payload).unwrap_or_default();
-        self.0.insert(fields.session, event.clone());
+        if let Some(change) = stop::read_change(event) {
+            self.0.insert(change.session, (event.row, change));
+        }
     }
 
     fn apply(self, calls: &CallGovernor, hosts: &PeerHosts) {
         let known = hosts.stops.load(Ordering::SeqCst);
-        let mut stops: Vec<RecordedEvent> = self.0.into_values().filter(|event| event.row > known).collect();
-        stops.sort_by_key(|event| event.row);
-        for event in &stops {
-            stop::follow(&calls.brake, event);
+        let mut stops: Vec<(u64, StopChange)> =
+            self.0.into_values().filter(|(row, _)| *row > known).collect();
+        stops.sort_by_key(|(row, _)| *row);
+        for (_, change) in stops {
+            stop::follow(&calls.brake, change);
         }
     }
 }
@@ -165,28 +160,35 @@ fn govern(agent: &Agent, event: &RecordedEvent) {
     }
 }
 
-fn see(agent: &Agent, hosts: &PeerHosts, event: &RecordedEvent, stops: &mut FollowedStops) {
+fn see(
+    agent: &Agent,
+    hosts: &PeerHosts,
+    event: &RecordedEvent,
+    stops: &mut FollowedStops,
+) -> Result<(), JournalError> {
     let calls = &agent.calls;
     // This host wrote the event, or owns the session and has newer data.
     let own = event.session == agent.life.root.session || hosts.shared.holds(event.session);
-    // silent-ok: clawk's own payloads are always readable; a foreign one changes nothing
-    let fields: FollowedEventFields = serde_json::from_str(&event.payload).unwrap_or_default();
     match event.kind.as_str() {
         kind::MESSAGE_ANSWERED | kind::MESSAGE_DEAD => {
-            let waiting = fields
-                .message_id
-                .and_then(|id| lock(&hosts.waits).remove(&MessageId(id)));
-            if let Some(waiting) = waiting {
-                waiting.notify_waiters();
-            }
             if !own {
                 agent.outbox.wake();
             }
+            let id = match event.kind == kind::MESSAGE_DEAD {
+                true => event.read_as::<MessageDead>()?.message_id,
+                false => event.read_as::<MessageAnswered>()?.message_id,
+            };
+            if let Some(waiting) = lock(&hosts.waits).remove(&MessageId(id)) {
+                waiting.notify_waiters();
+            }
         }
         kind::APPROVAL_ANSWERED | kind::APPROVAL_VOIDED => {
-            // silent-ok: clawk's own ids are UUIDs
-            let id = fields.request_id.and_then(|id| RequestId::parse(&id).ok());
-            if let Some(id) = id {
+            let id = match event.kind == kind::APPROVAL_VOIDED {
+                true => event.read_as::<ApprovalVoided>()?.request_id,
+                false => event.read_as::<ApprovalAnswered>()?.request_id,
+            };
+            // silent-ok: ids of ours are UUIDs
+            if let Ok(id) = RequestId::parse(&id) {
                 lock(&hosts.asked).remove(&id);
             }
         }
@@ -196,7 +198,14 @@ fn see(agent: &Agent, hosts: &PeerHosts, event: &RecordedEvent, stops: &mut Foll
         kind::STOP_ENGAGED | kind::STOP_LIFTED => stops.take(event),
         _ if own => {}
         kind::SWARM_BROADCAST => swarm::hear(&agent.peers, event),
-        kind::APPROVAL_GRANTED | kind::APPROVAL_REVOKED => call::follow_standing(calls, event),
+        kind::APPROVAL_GRANTED => call::follow_grant(calls, event)?,
+        kind::APPROVAL_REVOKED => {
+            if let Err(error) = call::follow_revocation(calls, event) {
+                let reason = "the end of a standing grant of another host can't be read here";
+                stop::freeze(&calls.brake, reason, event.at);
+                return Err(error);
+            }
+        }
         kind::CARP_SESSION
         | kind::CARP_ISSUED
         | kind::CARP_CHARGED
@@ -208,11 +217,12 @@ fn see(agent: &Agent, hosts: &PeerHosts, event: &RecordedEvent, stops: &mut Foll
             lock(&hosts.asked).retain(|_, question| question.session != event.session);
         }
         kind::APPROVAL_REQUESTED => {
-            if let Some(question) = call::question_of(event, calls) {
+            if let Some(question) = call::question_of(event, calls)? {
                 lock(&hosts.asked).insert(question.request_id.clone(), question.clone());
                 calls.desk.announce(question);
             }
         }
         _ => {}
     }
+    Ok(())
 }

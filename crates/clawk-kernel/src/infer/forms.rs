@@ -12,7 +12,6 @@ use clawk_events::count_of;
 use clawk_events::payload::{ContextTrimmed, ProviderAdapted};
 use clawk_manifest::model::{Provider as Spec, ProviderProtocol};
 use clawk_proto::{Digest, SessionId};
-use serde::Deserialize;
 use uuid::Uuid;
 
 use super::{InferenceContext, ModelServices};
@@ -62,27 +61,26 @@ pub(crate) struct LearntForm {
 }
 
 impl LearntForm {
-    /// Parses an event's payload.
-    fn of(event: &RecordedEvent) -> Option<(LearntEvent, Self)> {
-        // silent-ok: clawk's own payloads are always readable; a foreign one is ignored
-        let read: LearntEvent = serde_json::from_str(&event.payload).ok()?;
-        let form = Self {
-            adaptation: read.adaptation.clone(),
-            server_tokens: read.server_tokens,
-            refused_tokens: read.window_tokens,
-        };
-        Some((read, form))
+    fn of(adapted: &ProviderAdapted) -> Self {
+        Self {
+            adaptation: adapted.adaptation.clone().unwrap_or_default(),
+            server_tokens: adapted.server_tokens,
+            refused_tokens: adapted.window_tokens,
+        }
     }
 
-    /// Returns a recorded adaptation that a session knew before a turn; `None`: a refusal within the turn taught it, and a replay
-    /// repeats that.
-    pub(crate) fn known_before(event: &RecordedEvent) -> Option<KnownForm> {
-        let (read, form) = Self::of(event)?;
-        (read.cause == KNOWN).then_some(KnownForm {
-            turn: read.turn,
-            provider: read.provider,
+    /// What a session knew before a turn, of a recorded event; `None`: a refusal taught it within the turn, which comes again by itself.
+    ///
+    /// # Errors
+    /// The event can't be read.
+    pub(crate) fn known_before(event: &RecordedEvent) -> Result<Option<KnownForm>, JournalError> {
+        let adapted: ProviderAdapted = event.read_as()?;
+        let form = Self::of(&adapted);
+        Ok((adapted.cause == KNOWN).then_some(KnownForm {
+            turn: adapted.turn.to_string(),
+            provider: adapted.provider,
             form,
-        })
+        }))
     }
 }
 
@@ -94,23 +92,7 @@ pub(crate) struct KnownForm {
     pub(crate) form: LearntForm,
 }
 
-/// The payload of `ckp.provider.adapted`.
-#[derive(Debug, Deserialize)]
-struct LearntEvent {
-    #[serde(default)]
-    adaptation: RequestAdaptation,
-    cause: String,
-    endpoint: Digest,
-    model: String,
-    provider: String,
-    #[serde(default)]
-    server_tokens: Option<u64>,
-    turn: String,
-    #[serde(default)]
-    window_tokens: Option<u64>,
-}
-
-/// The cause in an event that only records earlier knowledge in a session.
+/// The cause of an event that only tells a session what was known before.
 const KNOWN: &str = "known";
 
 /// The adaptations of all providers.
@@ -191,17 +173,17 @@ impl ModelServices {
             ..JournalScan::default()
         };
         let see = |event: &RecordedEvent| {
-            let Some((read, form)) = LearntForm::of(event) else {
-                return;
-            };
+            let read: ProviderAdapted = event.read_as()?;
+            let form = LearntForm::of(&read);
             let spec = self.manifest.provider(&read.provider);
             let same =
                 spec.is_some_and(|spec| spec.model == read.model && endpoint_of(spec) == read.endpoint);
             if same && read.cause != KNOWN {
                 self.forms.set(&read.provider, form);
             }
+            Ok(())
         };
-        self.scribe.each(scan, see).await
+        self.scribe.read_each(scan, see).await
     }
 
     /// Prepares a turn: asks servers for their windows once, and records the known adaptations of the possible providers in the

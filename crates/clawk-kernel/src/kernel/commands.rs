@@ -164,7 +164,10 @@ pub(crate) async fn keep_model(
     };
     let payload = ConversationModel {
         by: by.to_owned(),
-        effort: choice.as_ref().and_then(ModelChoice::effort_word).map(str::to_owned),
+        effort: choice
+            .as_ref()
+            .and_then(ModelChoice::effort_word)
+            .map(str::to_owned),
         provider: choice.as_ref().map(|choice| choice.provider.clone()),
     };
     let draft = sessions.scribe.entry(&state.thread, &payload);

@@ -1,13 +1,13 @@
 //! Whose words a recalled entry is, for the person who asks (R50): the same entry is one person's own and a stranger's for another.
 
+use clawk_events::payload::MessageAccepted;
 use clawk_proto::SessionId;
 use clawk_recall::entry::{EntryProvenance, EntrySearchResult};
-use serde::Deserialize;
 
 use super::foreign;
 use crate::author::TextAuthor;
 use crate::call::CallGovernor;
-use crate::door::{Origin, RecordedOrigin};
+use crate::door::Origin;
 use crate::event::kind;
 use crate::ports::JournalScan;
 use crate::taint;
@@ -69,23 +69,21 @@ async fn author_of(calls: &CallGovernor, mark: &EntryProvenance, id: &str) -> Op
 
 /// The author of a message, by its record.
 async fn recorded(calls: &CallGovernor, session: SessionId, message: &str) -> Option<TextAuthor> {
-    #[derive(Deserialize)]
-    struct AcceptedMessageId {
-        message_id: String,
-    }
     let mut found = None;
     let scan = JournalScan {
         session: Some(session),
         kinds: &[kind::MESSAGE_ACCEPTED],
         ..JournalScan::default()
     };
-    let looked = calls.scribe.each(scan, |event| {
-        let named: Result<AcceptedMessageId, _> = serde_json::from_str(&event.payload);
-        if named.is_ok_and(|named| named.message_id == message)
-            && let Ok(came) = serde_json::from_str::<RecordedOrigin>(&event.payload)
-        {
-            found = Some(TextAuthor::of(&Origin::recorded(came), &calls.manifest));
+    let looked = calls.scribe.read_each(scan, |event| {
+        let accepted: MessageAccepted = event.read_as()?;
+        if accepted.message_id.to_string() == message {
+            found = Some(TextAuthor::of(
+                &Origin::recorded(accepted.into()),
+                &calls.manifest,
+            ));
         }
+        Ok(())
     });
     looked.await.ok()?; // silent-ok: of what can't be read, the entry's conversation is the author
     found

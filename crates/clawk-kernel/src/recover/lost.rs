@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use clawk_events::payload::{ActionFailed, ProviderFailed};
+use clawk_events::payload::{
+    ActionApproved, ActionExecuted, ActionFailed, ProviderCompleted, ProviderFailed, ProviderRequested,
+};
 use clawk_proto::{RequestId, SessionId};
-use serde::Deserialize;
 use uuid::Uuid;
 
-use super::{RecoveryFields, fields, unclean_since};
+use super::unclean_since;
 use crate::catalog::ToolCatalog;
 use crate::dedup::{DedupMethod, key};
 use crate::error::CallError;
@@ -52,17 +53,22 @@ pub(crate) async fn settle_lost(
         kind::PROVIDER_COMPLETED,
         kind::PROVIDER_FAILED,
     ];
-    let mut open: BTreeMap<Uuid, (SessionId, OpenInference)> = BTreeMap::new();
+    let mut open: BTreeMap<Uuid, (SessionId, ProviderRequested)> = BTreeMap::new();
     scribe
-        .each(within.scan(kinds), |event| {
-            let Ok(asked) = serde_json::from_str::<OpenInference>(&event.payload) else {
-                return; // silent-ok: a foreign payload set nothing aside
-            };
-            if event.kind == kind::PROVIDER_REQUESTED {
-                open.insert(asked.inference_id, (event.session, asked));
-            } else {
-                open.remove(&asked.inference_id);
+        .read_each(within.scan(kinds), |event| {
+            match event.kind.as_str() {
+                kind::PROVIDER_REQUESTED => {
+                    let asked: ProviderRequested = event.read_as()?;
+                    open.insert(asked.inference_id, (event.session, asked));
+                }
+                kind::PROVIDER_COMPLETED => {
+                    open.remove(&event.read_as::<ProviderCompleted>()?.inference_id);
+                }
+                _ => {
+                    open.remove(&event.read_as::<ProviderFailed>()?.inference_id);
+                }
             }
+            Ok(())
         })
         .await?;
     let (mut drafts, mut spent) = (Vec::new(), Vec::new());
@@ -78,7 +84,7 @@ pub(crate) async fn settle_lost(
             input_tokens: asked.input_tokens,
             kind: LOST.to_owned(),
             output_tokens: asked.output_tokens,
-            provider: asked.provider.to_string(),
+            provider: asked.provider.clone(),
             reason: ChainText::code("the runtime stopped before the answer; settled at what was set aside"),
             retry_after_ms: None,
             status: None,
@@ -112,22 +118,7 @@ pub(crate) async fn settle_lost(
     Ok(count)
 }
 
-/// The reservation of a model request.
-#[derive(Debug, Deserialize)]
-struct OpenInference {
-    inference_id: Uuid,
-    attempt: u32,
-    provider: String,
-    #[serde(default)]
-    purses: Vec<String>,
-    input_tokens: u64,
-    output_tokens: u64,
-    cost_microusd: Option<u64>,
-    bytes_out: u64,
-    turn: Uuid,
-}
-
-/// Records every call that was decided and has no end as unknown, once, with its stored answer (promise 4).
+/// Every call that was decided and never ended is told unknown, once, with its stored answer (promise 4).
 ///
 /// A composite call whose turn continues and keeps checkpoints is not recorded: it continues with its turn, and its only effects
 /// are those of its inner calls. The second part of the result lists such calls.
@@ -138,31 +129,30 @@ pub(crate) async fn report_unknown(
     resumable: &(dyn Fn(&Uuid) -> bool + Sync),
 ) -> Result<(usize, Vec<String>), JournalError> {
     let kinds = &[kind::ACTION_APPROVED, kind::ACTION_EXECUTED, kind::ACTION_FAILED];
-    let mut open: BTreeMap<(SessionId, String), (RecoveryFields, Uuid)> = BTreeMap::new();
+    let mut open: BTreeMap<(SessionId, String), (ActionApproved, Uuid)> = BTreeMap::new();
     scribe
-        .each(within.scan(kinds), |event| {
-            let found = fields(event);
-            let Some(request_id) = found.request_id.clone() else {
-                return;
-            };
-            let at = (event.session, request_id);
-            if event.kind == kind::ACTION_APPROVED {
-                open.insert(at, (found, scribe.clock().uuid()));
-            } else {
-                open.remove(&at);
+        .read_each(within.scan(kinds), |event| {
+            match event.kind.as_str() {
+                kind::ACTION_APPROVED => {
+                    let approved: ActionApproved = event.read_as()?;
+                    let at = (event.session, approved.request_id.clone());
+                    open.insert(at, (approved, scribe.clock().uuid()));
+                }
+                kind::ACTION_EXECUTED => {
+                    open.remove(&(event.session, event.read_as::<ActionExecuted>()?.request_id));
+                }
+                _ => {
+                    open.remove(&(event.session, event.read_as::<ActionFailed>()?.request_id));
+                }
             }
+            Ok(())
         })
         .await?;
-    // A swarm task continues with the swarm. Its result arrives when the call is resumed.
-    let of_team = |found: &RecoveryFields| {
-        found
-            .action_id
-            .as_deref()
-            .is_some_and(|name| catalog.of_team(name).is_some())
-    };
+    // What was asked of the swarm goes on with the swarm: its result comes when the call is taken up again.
+    let of_team = |approved: &ActionApproved| catalog.of_team(&approved.action_id).is_some();
     open.retain(|_, (found, _)| !of_team(found));
-    let goes_on = |found: &RecoveryFields| {
-        let tool = found.action_id.as_deref().and_then(|name| catalog.get(name));
+    let goes_on = |found: &ActionApproved| {
+        let tool = catalog.get(&found.action_id);
         tool.is_some_and(|tool| tool.skill.is_some()) && found.turn.as_ref().is_some_and(resumable)
     };
     let interrupted = open
@@ -173,20 +163,20 @@ pub(crate) async fn report_unknown(
     open.retain(|_, (found, _)| !goes_on(found));
     let (mut drafts, mut spent, mut effects) = (Vec::new(), Vec::new(), Vec::new());
     for ((session, request_id), (found, span)) in &open {
-        let tool = found.action_id.as_deref().unwrap_or_default();
+        let tool = found.action_id.as_str();
         let id = RequestId::parse(request_id).ok(); // silent-ok: ids of ours are UUIDs
         let thread = Thread {
             session: *session,
             span: *span,
             parent: Some(session.0),
         };
-        let draft = unknown(scribe, &thread, request_id, tool, found);
+        let draft = unknown(scribe, &thread, found);
         drafts.push(draft.answers(id.as_ref().map(|id| key(DedupMethod::Call, id))));
-        if let Some(request_id) = id.filter(|_| found.side_effects != Some(false)) {
+        if let Some(request_id) = id.filter(|_| found.side_effects) {
             effects.push(EffectChange::Unknown(OpenEffect {
                 request_id,
                 session: *session,
-                parameters: found.parameters_hash.unwrap_or(digest(b"")),
+                parameters: found.parameters_hash,
                 at: scribe.now(),
                 tool: tool.to_owned(),
             }));
@@ -215,14 +205,9 @@ pub(crate) async fn report_owed(
     }
 }
 
-/// Returns the event of a call with an unknown outcome.
-fn unknown(
-    scribe: &JournalWriter,
-    thread: &Thread,
-    request_id: &str,
-    tool: &str,
-    found: &RecoveryFields,
-) -> Draft {
+/// The event of a call whose outcome is unknown.
+fn unknown(scribe: &JournalWriter, thread: &Thread, approved: &ActionApproved) -> Draft {
+    let tool = approved.action_id.as_str();
     let error = CallError::Unknown {
         tool: tool.to_owned(),
         reason: "the runtime stopped while it ran; it has not been run again".to_owned(),
@@ -234,12 +219,12 @@ fn unknown(
         duration_ms: 0,
         error_code: "unknown".to_owned(),
         error_message: ChainText::code("unknown"),
-        request_hash: found.request_hash.unwrap_or(result_hash),
-        request_id: request_id.to_owned(),
+        request_hash: approved.request_hash,
+        request_id: approved.request_id.clone(),
         result_hash,
         // More is counted than any event says, which is never too little.
         took: Vec::new(),
-        turn: found.turn,
+        turn: approved.turn,
     };
     let draft = scribe.entry(thread, &payload);
     draft.content(result_hash, bytes)

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
+use clawk_events::Event;
 use clawk_proto::SessionId;
 use uuid::Uuid;
 
-use super::fields;
+use super::{reserved_by, spent_by};
 use crate::event::{JournalWriter, kind};
 use crate::ports::{JournalError, JournalScan, RecordedEvent};
 use crate::purse::BudgetAmount;
@@ -38,17 +39,23 @@ pub(crate) struct SessionSpending {
 }
 
 impl SessionSpending {
-    pub(crate) fn see(&mut self, event: &RecordedEvent) {
-        let found = fields(event);
-        if let Some(inference) = found.inference_id {
-            if event.kind == kind::PROVIDER_REQUESTED {
-                let aside = found.spent(kind::PROVIDER_FAILED);
-                self.under_way.insert(inference, (event.session, aside));
-            } else {
-                self.under_way.remove(&inference);
+    /// Takes the next event.
+    ///
+    /// # Errors
+    /// It can't be read: what it says was spent is in no sum, so there is no sum.
+    pub(crate) fn see(&mut self, recorded: &RecordedEvent) -> Result<(), JournalError> {
+        let event = recorded.read_whole()?;
+        match &event {
+            Event::ProviderRequested(requested) => {
+                let aside = (recorded.session, reserved_by(requested));
+                self.under_way.insert(requested.inference_id, aside);
             }
+            Event::ProviderCompleted(answered) => drop(self.under_way.remove(&answered.inference_id)),
+            Event::ProviderFailed(failed) => drop(self.under_way.remove(&failed.inference_id)),
+            _ => {}
         }
-        self.add(event.session, found.spent(&event.kind));
+        self.add(recorded.session, spent_by(&event));
+        Ok(())
     }
 
     fn add(&mut self, session: SessionId, amount: BudgetAmount) {
@@ -67,7 +74,7 @@ impl SessionSpending {
             ..JournalScan::default()
         };
         let mut spending = Self::default();
-        scribe.each(scan, |event| spending.see(event)).await?;
+        scribe.read_each(scan, |event| spending.see(event)).await?;
         Ok(spending.end().remove(&session).unwrap_or_default()) // silent-ok: it has spent nothing
     }
 

@@ -139,8 +139,7 @@ impl<'a> ComparedSide<'a> {
         let mut side = Self::default();
         let lost = lost(events);
         for event in events {
-            // silent-ok: no object, nothing said
-            let mut payload: Value = serde_json::from_str(&event.payload_with_words()).unwrap_or_default();
+            let mut payload = Value::Object(super::read::payload(event));
             place.look(event, &payload);
             let skipped = place.again
                 || inference(event, &payload).is_some_and(|id| lost.contains(id))
@@ -223,12 +222,7 @@ fn inference<'a>(event: &RecordedEvent, payload: &'a Value) -> Option<&'a str> {
 /// Inferences that a crash cut short: what was asked then is asked again by the turn that was taken up.
 fn lost(events: &[RecordedEvent]) -> BTreeSet<String> {
     let failed = events.iter().filter(|event| event.kind == kind::PROVIDER_FAILED);
-    let payloads = failed.map(|event| {
-        (
-            event,
-            serde_json::from_str::<Value>(&event.payload).unwrap_or_default(),
-        )
-    }); // silent-ok: no object, nothing said
+    let payloads = failed.map(|event| (event, Value::Object(super::read::payload(event))));
     let lost = payloads.filter(|(_, payload)| payload.get("kind").is_some_and(|kind| kind == recover::LOST));
     lost.filter_map(|(event, payload)| inference(event, &payload).map(str::to_owned))
         .collect()

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawk_carp::Atlas;
 use clawk_carp::atlas::Executor;
+use clawk_events::payload::{ContextTainted, MessageAccepted};
 use clawk_manifest::model::Role;
 use clawk_proto::{Digest, RequestId, SessionId};
 use clawk_recall::entry::EntrySearchResult;
@@ -24,7 +25,7 @@ use crate::event::{canonical, digest, kind};
 use crate::infer::{KnownForm, LearntForm};
 use crate::message_frame::MessageFrame;
 use crate::notice::ApprovalQuestion;
-use crate::ports::{InferRequest, RecordedEvent, TaintedFiles};
+use crate::ports::{InferRequest, JournalError, RecordedEvent, TaintedFiles};
 use crate::recall;
 use crate::recover;
 use crate::team;
@@ -46,6 +47,9 @@ pub enum TapeError {
     /// The session holds no event.
     #[error("there is no such session in the record")]
     Session,
+    /// An event can't be read: what it says can't be played.
+    #[error(transparent)]
+    Event(#[from] JournalError),
 }
 
 /// Everything that a replay takes.
@@ -168,6 +172,7 @@ impl ReplayTape {
         let mut context = Vec::new();
         let mut forms = Vec::new();
         for event in &events {
+            event.read()?;
             let facts = payload(event);
             let given = |input| TimedInput {
                 sequence: event.sequence,
@@ -184,7 +189,7 @@ impl ReplayTape {
                         text: told.map(<[u8]>::to_vec),
                     });
                 }
-                kind::PROVIDER_ADAPTED => forms.extend(LearntForm::known_before(event)),
+                kind::PROVIDER_ADAPTED => forms.extend(LearntForm::known_before(event)?),
                 kind::MESSAGE_ATTACHED => attached.push(AttachedPicture {
                     mime_type: text(&facts, "mime_type").unwrap_or_default(),
                     name: text(&facts, "name"),
@@ -200,9 +205,8 @@ impl ReplayTape {
                 kind::MESSAGE_ACCEPTED => {
                     let bytes = content(event)?;
                     let said = String::from_utf8(bytes.to_vec()).map_err(|_| lacking(event))?; // silent-ok: no text, no content
-                    // silent-ok: a payload of ours always reads
-                    let came = serde_json::from_str(&event.payload).unwrap_or_default();
-                    let origin = Origin::replayed(came, judged);
+                    let accepted: MessageAccepted = event.read_as()?;
+                    let origin = Origin::replayed(accepted.into(), judged);
                     let said = IncomingMessage {
                         text: said,
                         images: std::mem::take(&mut attached),
@@ -554,9 +558,9 @@ impl TapePlayerState {
                 }
             }
             kind::CONTEXT_TAINTED => {
-                let files = facts.get("files").cloned().unwrap_or_default();
-                let files: TaintedFiles = serde_json::from_value(files).unwrap_or_default(); // silent-ok: a payload of ours always reads
-                match text(&facts, "request_id") {
+                let tainted: ContextTainted = event.read_as()?;
+                let files = tainted.files;
+                match tainted.request_id {
                     Some(request_id) => {
                         self.read.entry(request_id).or_default().extend(files);
                     }

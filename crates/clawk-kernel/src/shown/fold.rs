@@ -2,17 +2,21 @@
 
 use std::collections::BTreeMap;
 
+use clawk_events::payload::{
+    ActionApproved, ActionDenied, ActionExecuted, ActionFailed, ActionRequested, ClaimsJudged,
+    MessageAccepted, MessageAnswered, MessageDead,
+};
 use clawk_proto::content::ContentBlock;
 use clawk_proto::method::ToolCallResult;
 use clawk_proto::{MessageId, RequestId};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use uuid::Uuid;
 
 use crate::answer_claims::ClaimsJudgement;
 use crate::call_summary::{TurnCallSummary, UNDECLARED};
 use crate::effect::is_unknown;
 use crate::event::kind;
-use crate::ports::RecordedEvent;
+use crate::ports::{JournalError, RecordedEvent};
 use crate::time::Timestamp;
 
 /// Events that say what calls came to, whose turn it was, and where a turn ends.
@@ -164,30 +168,6 @@ impl TurnRecord {
     }
 }
 
-#[derive(Debug, Default, Deserialize)]
-struct TurnCallFields {
-    request_id: Option<RequestId>,
-    action_id: Option<String>,
-    side_effects: Option<bool>,
-    #[serde(default)]
-    is_error: bool,
-    by: Option<String>,
-    error_code: Option<String>,
-    error_message: Option<String>,
-    reason: Option<String>,
-    rule_id: Option<String>,
-    message_id: Option<Uuid>,
-    sender: Option<String>,
-    #[serde(default)]
-    could_act: bool,
-    provider: Option<String>,
-    failed: Option<String>,
-    #[serde(default)]
-    marks: Vec<usize>,
-    #[serde(default)]
-    sentences: usize,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CallFate {
     /// Asked for or begun, and without an end: nobody knows.
@@ -232,46 +212,51 @@ pub struct TurnRecordFold {
 
 impl TurnRecordFold {
     /// Takes the next event of the session; one that ends a turn gives its record.
-    pub fn see(&mut self, event: &RecordedEvent) -> Option<TurnRecord> {
-        // silent-ok: a foreign payload is no call of ours
-        let fields: TurnCallFields = serde_json::from_str(&event.payload_with_words()).ok()?;
+    ///
+    /// # Errors
+    /// The event can't be read: what was done in the turn is not known.
+    pub fn see(&mut self, event: &RecordedEvent) -> Result<Option<TurnRecord>, JournalError> {
         match event.kind.as_str() {
             kind::MESSAGE_ACCEPTED => {
-                if let (Some(id), Some(sender)) = (fields.message_id, fields.sender)
-                    && self.senders.len() < MAX_SENDERS
-                {
-                    self.senders.insert(id, sender);
+                let accepted: MessageAccepted = event.read_as()?;
+                if self.senders.len() < MAX_SENDERS {
+                    self.senders.insert(accepted.message_id, accepted.sender);
                 }
-                None
             }
             kind::CLAIMS_JUDGED => {
-                self.judged = fields.message_id.map(|message| {
-                    let judged = ClaimsJudgement {
-                        by: fields.provider.unwrap_or_default(),
-                        sentences: fields.sentences,
-                        marks: fields.marks,
-                        failed: fields.failed,
-                    };
-                    (message, judged)
-                });
-                None
+                let claims: ClaimsJudged = event.read_as()?;
+                // silent-ok: more than memory holds is behind every answer's end
+                let place = |mark: u64| usize::try_from(mark).unwrap_or(usize::MAX);
+                let judged = ClaimsJudgement {
+                    by: claims.provider,
+                    sentences: place(claims.sentences),
+                    marks: claims.marks.into_iter().map(place).collect(),
+                    failed: claims.failed,
+                };
+                self.judged = Some((claims.message_id, judged));
             }
-            kind::MESSAGE_ANSWERED | kind::MESSAGE_DEAD => {
-                let message = fields.message_id?;
-                let record = self.open(MessageId(message));
-                self.calls.clear();
-                self.senders.remove(&message);
-                self.judged = None;
-                Some(TurnRecord {
-                    ended: Some(event.at),
-                    could_act: fields.could_act,
-                    ..record
-                })
+            kind::MESSAGE_ANSWERED => {
+                let answered: MessageAnswered = event.read_as()?;
+                return Ok(Some(self.ended(event, answered.message_id, answered.could_act)));
             }
-            _ => {
-                self.call(event, fields);
-                None
+            kind::MESSAGE_DEAD => {
+                let dead: MessageDead = event.read_as()?;
+                return Ok(Some(self.ended(event, dead.message_id, false)));
             }
+            _ => self.call(event)?,
+        }
+        Ok(None)
+    }
+
+    fn ended(&mut self, event: &RecordedEvent, message: Uuid, could_act: bool) -> TurnRecord {
+        let record = self.open(MessageId(message));
+        self.calls.clear();
+        self.senders.remove(&message);
+        self.judged = None;
+        TurnRecord {
+            ended: Some(event.at),
+            could_act,
+            ..record
         }
     }
 
@@ -286,64 +271,84 @@ impl TurnRecordFold {
         }
     }
 
-    fn call(&mut self, event: &RecordedEvent, fields: TurnCallFields) {
-        let Some(request_id) = fields.request_id else {
-            return;
-        };
-        let mut known = self.calls.iter_mut().rev();
-        let known = known.find(|seen| seen.call.request_id == request_id);
+    fn call(&mut self, event: &RecordedEvent) -> Result<(), JournalError> {
         let content = event.content.as_ref().map(|content| content.bytes.as_slice());
-        if event.kind == kind::ACTION_REQUESTED {
-            let goes_on =
-                known.is_some_and(|seen| matches!(seen.fate, CallFate::Open { .. } | CallFate::Unknown));
-            if !goes_on && self.calls.len() < MAX_CALLS {
-                self.calls.push(FoldedCall {
-                    call: RecordedCall {
-                        at: event.at,
-                        request_id,
-                        tool: fields.action_id.unwrap_or_default(),
-                        declared: true,
-                        outcome: CallOutcome::Unknown,
-                        reason: None,
-                        rule_id: None,
-                        arguments: content.map(|bytes| excerpt(&String::from_utf8_lossy(bytes))),
-                        result: None,
-                    },
-                    pure: false,
-                    fate: CallFate::Open { begun: false },
-                });
-            }
-            return;
-        }
-        let Some(seen) = known else { return };
-        seen.fate = match event.kind.as_str() {
+        match event.kind.as_str() {
+            kind::ACTION_REQUESTED => self.requested(event, event.read_as()?, content),
             kind::ACTION_APPROVED => {
-                seen.pure = fields.side_effects == Some(false);
-                seen.call.rule_id = fields.rule_id;
-                CallFate::Open { begun: true }
+                let approved: ActionApproved = event.read_as()?;
+                if let Some(seen) = self.known(&approved.request_id) {
+                    seen.pure = !approved.side_effects;
+                    seen.call.rule_id = approved.rule_id;
+                    seen.fate = CallFate::Open { begun: true };
+                }
             }
             kind::ACTION_DENIED => {
-                seen.call.declared = fields.by.as_deref() != Some(UNKNOWN_TOOL);
-                seen.call.reason = fields.reason;
-                seen.call.rule_id = fields.rule_id;
-                CallFate::Denied
+                let denied: ActionDenied = event.read_with_words()?;
+                if let Some(seen) = self.known(&denied.request_id) {
+                    seen.call.declared = denied.by != UNKNOWN_TOOL;
+                    seen.call.reason = Some(denied.reason.into());
+                    seen.call.rule_id = denied.rule_id;
+                    seen.fate = CallFate::Denied;
+                }
             }
             kind::ACTION_EXECUTED => {
-                seen.call.result = content.and_then(said);
-                match fields.is_error {
-                    true => CallFate::Failed,
-                    false => CallFate::Done,
+                let executed: ActionExecuted = event.read_as()?;
+                if let Some(seen) = self.known(&executed.request_id) {
+                    seen.call.result = content.and_then(said);
+                    seen.fate = match executed.is_error {
+                        true => CallFate::Failed,
+                        false => CallFate::Done,
+                    };
                 }
             }
             kind::ACTION_FAILED => {
-                seen.call.reason = fields.error_message;
-                match fields.error_code.as_deref().is_some_and(is_unknown) {
-                    true => CallFate::Unknown,
-                    false => CallFate::Failed,
+                let failed: ActionFailed = event.read_with_words()?;
+                if let Some(seen) = self.known(&failed.request_id) {
+                    seen.call.reason = Some(failed.error_message.into());
+                    seen.fate = match is_unknown(&failed.error_code) {
+                        true => CallFate::Unknown,
+                        false => CallFate::Failed,
+                    };
                 }
             }
-            _ => return,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn requested(&mut self, event: &RecordedEvent, asked: ActionRequested, content: Option<&[u8]>) {
+        let goes_on = self
+            .known(&asked.request_id)
+            .is_some_and(|seen| matches!(seen.fate, CallFate::Open { .. } | CallFate::Unknown));
+        // silent-ok: ids of ours are UUIDs
+        let Ok(request_id) = RequestId::parse(&asked.request_id) else {
+            return;
         };
+        if goes_on || self.calls.len() >= MAX_CALLS {
+            return;
+        }
+        self.calls.push(FoldedCall {
+            call: RecordedCall {
+                at: event.at,
+                request_id,
+                tool: asked.action_id,
+                declared: true,
+                outcome: CallOutcome::Unknown,
+                reason: None,
+                rule_id: None,
+                arguments: content.map(|bytes| excerpt(&String::from_utf8_lossy(bytes))),
+                result: None,
+            },
+            pure: false,
+            fate: CallFate::Open { begun: false },
+        });
+    }
+
+    /// The latest call of this id.
+    fn known(&mut self, request_id: &str) -> Option<&mut FoldedCall> {
+        let mut latest = self.calls.iter_mut().rev();
+        latest.find(|seen| seen.call.request_id.as_str() == request_id)
     }
 }
 

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use clawk_events::payload::SwarmReported;
+use clawk_events::Event;
+use clawk_events::payload::{SwarmBroadcast, SwarmProgress, SwarmReported};
 use clawk_proto::SessionId;
 use clawk_swarm::coord::{SwarmTask, SwarmTaskPhase, TaskId, TryUsage};
 use clawk_swarm::{SwarmCoordinator, SwarmFact};
-use serde::Deserialize;
 
 use super::elsewhere::{LEARNED, SETTLED, amount};
 use super::slices::EarlierRunSpending;
@@ -22,19 +22,7 @@ use crate::team::{Origin, SWARM_KINDS, SwarmTeam, fact_of, session_of};
 /// Largest depth of subtasks. The coordinator allows far fewer.
 const MAX_DEPTH: usize = 64;
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct SwarmTaskFields {
-    task_id: String,
-    swarm: String,
-    host: String,
-    state: String,
-    attempt: u32,
-    token_usage: u64,
-    cost_microusd: u64,
-}
-
-/// Rebuilds the swarm's state. Returns the sessions that continue with their tasks; their turns must not be resumed by others.
+/// Folds the record. Returns the sessions that go on with their tasks, and whose turns nobody else may take up.
 pub(crate) async fn restore(peers: &SwarmServices) -> Result<Vec<SessionId>, JournalError> {
     let scan = JournalScan {
         kinds: &SWARM_KINDS,
@@ -49,10 +37,9 @@ pub(crate) async fn restore(peers: &SwarmServices) -> Result<Vec<SessionId>, Jou
     let (mut told, mut began) = (SwarmSpending::default(), TryCoordinators::default());
     peers
         .scribe
-        .each(scan, |event| {
+        .read_each(scan, |event| {
             if event.kind == kind::SWARM_BROADCAST {
-                heard(peers, event);
-                return;
+                return heard(peers, event);
             }
             match fact_of(event) {
                 Some(fact) => {
@@ -67,18 +54,28 @@ pub(crate) async fn restore(peers: &SwarmServices) -> Result<Vec<SessionId>, Jou
                     began.see(&fact);
                     team.restore(&fact);
                 }
-                None => {
-                    let found: SwarmTaskFields = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
-                    told.see_settled(&found);
-                    if event.kind == kind::SWARM_LED {
-                        began.host = Some(found.host.into());
-                    } else if event.kind == kind::SWARM_DELEGATED {
-                        old.insert(found.task_id, event.session);
-                    } else {
-                        old.remove(&found.task_id);
+                None => match event.read_whole()? {
+                    Event::SwarmLed(led) => began.host = led.host.map(Into::into),
+                    Event::SwarmDelegated(task) => {
+                        old.insert(task.task_id, event.session);
                     }
-                }
+                    Event::SwarmReported(task) => {
+                        old.remove(&task.task_id);
+                    }
+                    Event::SwarmTry(said)
+                    | Event::SwarmRun(said)
+                    | Event::SwarmRefused(said)
+                    | Event::SwarmDeadLettered(said)
+                    | Event::SwarmAggregated(said)
+                    | Event::SwarmEnded(said) => {
+                        told.see_settled(&said);
+                        old.remove(said.task_id.as_deref().unwrap_or_default());
+                    }
+                    // No other event is scanned for.
+                    _ => {}
+                },
             }
+            Ok(())
         })
         .await?;
     for (task, session) in old {
@@ -135,20 +132,23 @@ struct SwarmSpending {
 }
 
 impl SwarmSpending {
-    /// Reads an event with the amount counted for an attempt on another host. The coordinator does not store it.
-    fn see_settled(&mut self, found: &SwarmTaskFields) {
-        let assumed = found.state == ASSUMED;
-        let Ok(task) = TaskId::parse(&found.task_id) else {
-            return; // silent-ok: it is about no task
+    /// Reads an event that says what was counted for a try on another host. The coordinator does not keep it.
+    fn see_settled(&mut self, found: &SwarmProgress) {
+        let assumed = match found.state.as_deref() {
+            Some(ASSUMED) => true,
+            Some(SETTLED | LEARNED) => false,
+            Some(_) | None => return,
         };
-        if !assumed && found.state != SETTLED && found.state != LEARNED {
+        // silent-ok: it is about no task
+        let Some(Ok(task)) = found.task_id.as_deref().map(TaskId::parse) else {
             return;
-        }
-        let used = TryUsage {
-            tokens: found.token_usage,
-            cost_microusd: found.cost_microusd,
         };
-        let known = self.settled.entry((task, found.attempt)).or_default();
+        let used = TryUsage {
+            tokens: found.token_usage.unwrap_or_default(),
+            cost_microusd: found.cost_microusd.unwrap_or_default(),
+        };
+        let attempt = found.attempt.unwrap_or_default();
+        let known = self.settled.entry((task, attempt)).or_default();
         *known = (used, known.1 || assumed);
     }
 
@@ -193,10 +193,9 @@ async fn recall(peers: &SwarmServices, team: &SwarmTeam, told: &SwarmSpending) -
     });
     peers
         .scribe
-        .each(scan, |event| {
-            if mine.contains(&event.session) {
-                spending.see(event);
-            }
+        .read_each(scan, |event| match mine.contains(&event.session) {
+            true => spending.see(event),
+            false => Ok(()),
         })
         .await?;
     let by_session = spending.end();
@@ -291,12 +290,14 @@ fn add(to: &mut HashMap<TaskId, BudgetAmount>, task: &TaskId, amount: BudgetAmou
 pub(crate) fn hear(peers: &SwarmServices, event: &RecordedEvent) {
     // A later coordinator reads it from the record.
     if peers.calls.team.as_ref().is_some_and(|team| team.leads()) {
-        heard(peers, event);
+        if let Err(error) = heard(peers, event) {
+            tracing::error!(%error, "a broadcast of another host could not be read");
+        }
     }
 }
 
-fn heard(peers: &SwarmServices, event: &RecordedEvent) {
-    let found: SwarmTaskFields = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
+fn heard(peers: &SwarmServices, event: &RecordedEvent) -> Result<(), JournalError> {
+    let found: SwarmBroadcast = event.read_as()?;
     let text = event
         .content
         .as_ref()
@@ -307,6 +308,7 @@ fn heard(peers: &SwarmServices, event: &RecordedEvent) {
             team.hear(&text, event.row);
         }
     }
+    Ok(())
 }
 
 /// Ends a task of an earlier version that no member works on any more. Its end is reported once.

@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use clawk_events::payload::{MessageAnswered, MessageDead};
 use clawk_proto::uri::ClawUri;
 use clawk_proto::{MessageId, SessionId};
 use clawk_swarm::coord::{RetryReason, TaskId, TryEnd, TryStart, TryUsage, derived};
@@ -438,22 +439,16 @@ async fn ended(
     let mut said = None;
     peers
         .scribe
-        .each(scan, |event| {
-            // silent-ok: clawk's own payloads are always readable
-            let fields: serde_json::Value =
-                serde_json::from_str(&event.payload_with_words()).unwrap_or_default();
-            let word = |name: &str| {
-                fields
-                    .get(name)
-                    .and_then(serde_json::Value::as_str)
-                    .unwrap_or_default()
-                    .to_owned()
-            };
-            said = Some(match (event.kind.as_str(), word("end").as_str()) {
-                (kind::MESSAGE_DEAD, _) => Err(TurnEnd::Failed(word("reason"))),
-                (_, "answered") => Ok(recover::text(event)),
-                _ => Err(TurnEnd::Cancelled),
+        .read_each(scan, |event| {
+            said = Some(if event.kind == kind::MESSAGE_DEAD {
+                let dead: MessageDead = event.read_with_words()?;
+                Err(TurnEnd::Failed(dead.reason.into()))
+            } else if event.read_as::<MessageAnswered>()?.end == "answered" {
+                Ok(recover::text(event))
+            } else {
+                Err(TurnEnd::Cancelled)
             });
+            Ok(())
         })
         .await?;
     Ok(said)

@@ -192,7 +192,7 @@ impl MemJournal {
     pub fn retold(&self, tell: impl Fn(&str, &mut serde_json::Map<String, serde_json::Value>)) -> Self {
         let told = Self::default();
         for event in self.events() {
-            let mut payload = serde_json::from_str(&event.payload).unwrap();
+            let mut payload = clawk_events::read_members(&event.kind, &event.payload).unwrap();
             tell(&event.kind, &mut payload);
             let entry = crate::ports::JournalEntry {
                 session: event.session,
@@ -268,7 +268,8 @@ impl MemJournal {
 fn inbox_of(events: &[RecordedEvent]) -> Vec<Ending> {
     let mut inbox: Vec<Ending> = Vec::new();
     for event in events {
-        let payload: serde_json::Value = serde_json::from_str(&event.payload).unwrap();
+        let members = clawk_events::read_members(&event.kind, &event.payload).unwrap();
+        let payload = serde_json::Value::Object(members);
         // The first event of a fork names the turn that goes on there.
         let forked = payload.pointer("/fork/turn");
         let Some(message) = payload
@@ -337,7 +338,7 @@ impl Inner {
                 sequence: link.sequence,
                 timestamp,
                 event_type: entry.kind.to_owned(),
-                payload: serde_json::from_str(entry.payload.get()).unwrap(),
+                payload: clawk_events::read_members(entry.kind, entry.payload.get()).unwrap(),
                 event_hash: link.hash,
                 previous_event_hash: link.previous,
             });

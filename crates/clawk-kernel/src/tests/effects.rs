@@ -17,7 +17,9 @@ use crate::testing::{Behaviour, Rig};
 fn ledger(rig: &Rig) -> BTreeMap<RequestId, EffectEntry> {
     let mut ledger = EffectLedger::default();
     for event in rig.journal.events() {
-        ledger.see(&event.kind, event.session, &event.at.to_string(), &event.payload);
+        ledger
+            .see(&event.kind, event.session, &event.at.to_string(), &event.payload)
+            .unwrap();
     }
     let entries = ledger.entries();
     let by_id: BTreeMap<_, _> = entries

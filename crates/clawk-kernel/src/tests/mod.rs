@@ -52,6 +52,7 @@ mod swarm;
 mod swarm_afar;
 mod swarm_slices;
 mod talk;
+mod unreadable;
 mod values;
 mod words;
 mod world_models;

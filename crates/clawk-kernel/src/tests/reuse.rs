@@ -138,7 +138,9 @@ async fn two_unknown_effects_of_one_request_id_are_both_listed_and_closed_one_by
     let states = |rig: &Rig| {
         let mut ledger = EffectLedger::default();
         for event in rig.journal.events() {
-            ledger.see(&event.kind, event.session, &event.at.to_string(), &event.payload);
+            ledger
+                .see(&event.kind, event.session, &event.at.to_string(), &event.payload)
+                .unwrap();
         }
         let states = ledger.entries().into_iter().map(|entry| entry.state);
         states.collect::<Vec<_>>()

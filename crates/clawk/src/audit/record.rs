@@ -1,6 +1,6 @@
 //! Makes an audit record from an event, with the parts that the policy requires and without secrets.
 
-use clawk_events::Event;
+use clawk_events::{Event, read_members};
 use clawk_kernel::kind;
 use clawk_kernel::ports::RecordedEvent;
 use clawk_manifest::model::Audit;
@@ -82,12 +82,12 @@ pub(super) fn of(
     if event.kind.starts_with("ckp.approval.") && !wanted.log_approvals {
         return None;
     }
-    // silent-ok: the record then says that the payload can't be read
-    let mut payload: Value = match contents {
-        AuditContents::AsWanted => serde_json::from_str(&event.payload_with_words()),
-        AuditContents::ByDigest => serde_json::from_str(&event.payload),
-    }
-    .unwrap_or_default();
+    let text = match contents {
+        AuditContents::AsWanted => event.payload_with_words(),
+        AuditContents::ByDigest => event.payload.as_str().into(),
+    };
+    // silent-ok: the record then says that it can't be read
+    let mut payload = read_members(&event.kind, &text).map_or(Value::Null, Value::Object);
     if let (AuditContents::ByDigest, Value::Object(members)) = (contents, &mut payload) {
         // A record of an earlier version may hold free text in these fields.
         members.retain(|member, _| !WORDED.contains(&member.as_str()));

@@ -7,6 +7,8 @@ use std::process::ExitCode;
 
 use crate::state::kept::{Filter, StateReader, StoredEvent, read_only};
 use anyhow::{Context, Result, bail};
+use clawk_events::payload::SwarmProgress;
+use clawk_events::read_members;
 use clawk_kernel::{EntryPoint, fact_of, kind};
 use clawk_manifest::model::Role;
 use clawk_proto::{MessageId, SessionId};
@@ -243,16 +245,8 @@ fn tasks(reader: &StateReader) -> Result<Vec<DeadLetterEntry>> {
             briefs.insert(new.task, new.brief);
         }
         Some(SwarmFact::DeadLettered { task, reason }) => {
-            let payload: Value = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
-            let text = |name: &str| {
-                payload
-                    .get(name)
-                    .and_then(Value::as_str)
-                    .unwrap_or_default()
-                    .to_owned()
-            };
             let brief = briefs.get(&task).cloned();
-            letters.push(DeadLetterEntry {
+            letters.push(event.read_as::<SwarmProgress>().map(|said| DeadLetterEntry {
                 kind: "task",
                 message: task.as_str().parse().unwrap_or(MessageId(uuid::Uuid::nil())), // silent-ok: a task's id is a UUID
                 session: event.session,
@@ -262,21 +256,25 @@ fn tasks(reader: &StateReader) -> Result<Vec<DeadLetterEntry>> {
                 accepted: None,
                 task: Some(DeadLetterTask {
                     task_id: task.to_string(),
-                    swarm: text("swarm"),
-                    member: text("member"),
-                    attempts: payload.get("attempt").and_then(Value::as_u64).unwrap_or(0),
+                    swarm: said.swarm,
+                    member: said.member.unwrap_or_default(),
+                    attempts: said.attempt.unwrap_or_default().into(),
                     input: brief.and_then(|brief| brief.input),
-                    role: Role::parse(&text("role")).unwrap_or(Role::Viewer),
+                    role: said.role.as_deref().and_then(Role::parse).unwrap_or(Role::Viewer),
                 }),
-            });
+            }));
         }
         _ => {}
     })?;
-    Ok(letters)
+    Ok(letters.into_iter().collect::<Result<_, _>>()?)
 }
 
 fn payload(stored: &StoredEvent) -> Result<Value> {
-    Ok(serde_json::from_str(stored.event.payload.get())?)
+    let event = &stored.event;
+    Ok(Value::Object(read_members(
+        &event.event_type,
+        event.payload.get(),
+    )?))
 }
 
 /// Reads every event, page by page.

@@ -164,7 +164,7 @@ fn entries(reader: &StateReader) -> Result<Vec<EffectEntry>> {
                 event.session_id,
                 &event.timestamp,
                 &clawk_kernel::payload_with_words(event.payload.get(), words.as_deref()),
-            );
+            )?;
         }
     }
     Ok(ledger.entries())

@@ -340,7 +340,10 @@ pub(crate) fn each(reader: &StateReader, mut see: impl FnMut(&RecordedEvent)) ->
     };
     loop {
         let page = reader.recorded_events(&scan)?;
-        page.iter().for_each(&mut see);
+        for event in &page {
+            event.read()?;
+            see(event);
+        }
         match page.last() {
             Some(last) if page.len() == scan.limit => scan.after_row = last.row,
             Some(_) | None => return Ok(()),

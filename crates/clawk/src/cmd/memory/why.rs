@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use clawk_events::{Event, read_members};
 use clawk_kernel::ports::{JournalScan, RecordedEvent};
 use clawk_kernel::{kind, taint};
 use serde_json::{Map, Value, json};
@@ -264,28 +265,22 @@ impl ProvenanceSearch<'_> {
             let Some(last) = page.last() else { break };
             scan.after_row = last.row;
             for event in page {
-                // silent-ok: clawk's own payloads are always readable
-                let facts: Map<String, Value> = serde_json::from_str(&event.payload).unwrap_or_default();
-                let of = |key: &str| {
-                    facts
-                        .get(key)
-                        .and_then(Value::as_str)
-                        .unwrap_or_default()
-                        .to_owned()
-                };
-                let own = is(&facts, "turn", turn);
-                accepted |= is(&facts, "message_id", turn);
-                begun |= own;
-                match event.kind.as_str() {
-                    kind::ACTION_REQUESTED if !begun => open.push(of("request_id")),
-                    kind::ACTION_EXECUTED | kind::ACTION_FAILED | kind::ACTION_DENIED if !begun => {
-                        open.retain(|id| *id != of("request_id"));
+                let read = event.read_whole()?;
+                let own = read.turn_id().is_some_and(|id| id.to_string() == turn);
+                begun |= own && !matches!(read, Event::MessageAccepted(_));
+                match read {
+                    Event::MessageAccepted(_) => accepted |= own,
+                    Event::ActionRequested(asked) if !begun => open.push(asked.request_id),
+                    Event::ActionExecuted(ended) if !begun => open.retain(|id| *id != ended.request_id),
+                    Event::ActionFailed(ended) if !begun => open.retain(|id| *id != ended.request_id),
+                    Event::ActionDenied(ended) if !begun => open.retain(|id| *id != ended.request_id),
+                    Event::SkillInvoked(skill)
+                        if own && event.sequence < call.sequence && !skill.is_error =>
+                    {
+                        past.skills.push(skill.skill);
                     }
-                    kind::SKILL_INVOKED if own && event.sequence < call.sequence && !is_error(&facts) => {
-                        past.skills.push(of("skill"));
-                    }
-                    // An inner turn does not invoke its skill: the turn is the skill.
-                    kind::SKILL_FINISHED if own && !accepted => past.skills.push(of("skill")),
+                    // The skill of an inner turn is not invoked: it is the turn.
+                    Event::SkillFinished(skill) if own && !accepted => past.skills.push(skill.skill),
                     _ => {}
                 }
             }
@@ -338,7 +333,7 @@ impl ProvenanceSearch<'_> {
             let Some(last) = page.last() else { return Ok(None) };
             scan.after_row = last.row;
             for event in page {
-                let facts = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: a payload of ours always reads
+                let facts = read_members(&event.kind, &event.payload)?;
                 if fits(&event, &facts) {
                     return Ok(Some((event, facts)));
                 }
@@ -351,11 +346,7 @@ fn is(facts: &Map<String, Value>, key: &str, value: &str) -> bool {
     facts.get(key).and_then(Value::as_str) == Some(value)
 }
 
-fn is_error(facts: &Map<String, Value>) -> bool {
-    facts.get("is_error") == Some(&Value::Bool(true))
-}
-
-/// Returns the text of an event's content; `None` if it was erased.
+/// What an event's content says; none, where it is erased.
 fn said(event: &RecordedEvent) -> Option<String> {
     let content = event.content.as_ref()?;
     Some(String::from_utf8_lossy(&content.bytes).into_owned())

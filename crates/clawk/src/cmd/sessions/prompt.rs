@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use clawk_events::payload::{MemoryRecalled, MessageAccepted, ProviderRequested};
 use clawk_kernel::kind;
 use clawk_kernel::ports::{InferRequest, ModelMessage, RecordedEvent};
 use clawk_kernel::replay::{Prompt, prompts};
@@ -77,7 +78,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let pick = source.pick(Some(&args.session))?;
     let session = pick.session().context("name one session")?;
     let tape = tape(&source, reader, session, &[])?;
-    let (turns, searches) = record(&tape.events);
+    let (turns, searches) = record(&tape.events)?;
     let folder = context_files(&tape)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -153,36 +154,37 @@ impl PromptRecord {
 
 type TurnPrompts = Vec<(String, Vec<Digest>)>;
 
-/// Returns the digests of the model requests by turn in order, and the searches of each turn. Conversation summaries and the steps
-/// of a composite tool do not count as turns.
-fn record(events: &[RecordedEvent]) -> (TurnPrompts, BTreeMap<String, Vec<Value>>) {
+/// The digests of what the model was asked, by turn in order; and the searches of each. A summary of what left the context, and the
+/// steps of a composite tool, are no turns of the conversation.
+fn record(events: &[RecordedEvent]) -> Result<(TurnPrompts, BTreeMap<String, Vec<Value>>)> {
     let mut turns: TurnPrompts = Vec::new();
     let mut searches = BTreeMap::new();
     let mut said = BTreeSet::new();
     for event in events {
-        let payload: Value = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: a payload of ours always reads
-        let text = |key: &str| payload.get(key).and_then(Value::as_str).unwrap_or_default();
         match event.kind.as_str() {
             kind::MESSAGE_ACCEPTED => {
-                said.insert(text("message_id").to_owned());
+                said.insert(event.read_as::<MessageAccepted>()?.message_id);
             }
-            kind::PROVIDER_REQUESTED if said.contains(text("turn")) => {
-                let Some(hash) = Digest::from_hex(text("request_hash")) else {
+            kind::PROVIDER_REQUESTED => {
+                let asked: ProviderRequested = event.read_as()?;
+                if !said.contains(&asked.turn) {
                     continue;
-                };
-                match turns.last_mut().filter(|(turn, _)| turn == text("turn")) {
-                    Some((_, hashes)) => hashes.push(hash),
-                    None => turns.push((text("turn").to_owned(), vec![hash])),
+                }
+                let turn = asked.turn.to_string();
+                match turns.last_mut().filter(|(last, _)| *last == turn) {
+                    Some((_, hashes)) => hashes.push(asked.request_hash),
+                    None => turns.push((turn, vec![asked.request_hash])),
                 }
             }
             kind::MEMORY_RECALLED => {
-                let found = payload.get("searches").and_then(Value::as_array).cloned();
-                searches.insert(text("turn").to_owned(), found.unwrap_or_default());
+                let recalled: MemoryRecalled = event.read_as()?;
+                let found = recalled.searches.iter().map(serde_json::to_value);
+                searches.insert(recalled.turn.to_string(), found.collect::<Result<_, _>>()?);
             }
             _ => {}
         }
     }
-    (turns, searches)
+    Ok((turns, searches))
 }
 
 /// Splits the prompt into its parts.

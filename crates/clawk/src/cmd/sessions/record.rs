@@ -51,7 +51,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         ..JournalScan::default()
     })?;
     let mut fold = TurnRecordFold::default();
-    let turns: Vec<TurnRecord> = events.iter().filter_map(|event| fold.see(event)).collect();
+    let turns = events.iter().filter_map(|event| fold.see(event).transpose());
+    let turns = turns.collect::<Result<Vec<TurnRecord>, _>>()?;
     let wanted: Vec<(usize, &TurnRecord)> = (1..)
         .zip(&turns)
         .filter(|(number, _)| args.turn.is_none_or(|turn| usize::try_from(turn) == Ok(*number)))

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clawk_kernel::kind;
-use clawk_kernel::ports::{JournalScan, RecordedEvent};
+use clawk_kernel::ports::JournalScan;
 use clawk_kernel::time::{Clock as _, SystemClock};
 use clawk_kernel::{ApprovalQuestion, EntryPoint};
 use clawk_manifest::Manifest;
@@ -206,12 +206,10 @@ async fn facts(agent: &compose::Agent, session: SessionId, skill: &str) -> Resul
         ..JournalScan::default()
     };
     let events = agent.journal.scan(scan).await?;
-    let read = |event: &RecordedEvent| {
-        serde_json::from_str::<Value>(&event.payload_with_words()).context("an event can't be read")
-    };
     let (mut calls, mut took) = (Vec::new(), Value::Null);
     for event in &events {
-        let payload = read(event)?;
+        event.read()?;
+        let payload = Value::Object(event.members_with_words()?);
         let tool = member(&payload, "action_id");
         let outcome = match event.kind.as_str() {
             kind::SKILL_FINISHED if member(&payload, "skill") == skill => {

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use crate::state::kept::{StateReader, read_only};
 use anyhow::{Context, Result, bail};
+use clawk_events::{Event, read_members};
 use clawk_kernel::ports::{JournalScan, RecordedEvent};
 use clawk_proto::{RequestId, SessionId};
 use clawk_swarm::coord::derived;
@@ -46,7 +47,11 @@ struct TaskTreeEntry {
 type TaskTreeIndex = BTreeMap<String, TaskTreeEntry>;
 
 fn told(event: &RecordedEvent) -> Value {
-    let payload: Value = serde_json::from_str(&event.payload).unwrap_or_default(); // silent-ok: payloads of ours always read
+    let read = Event::read(&event.kind, &event.payload);
+    let payload = match read.and_then(|_| read_members(&event.kind, &event.payload)) {
+        Ok(members) => Value::Object(members),
+        Err(error) => json!({ "unreadable": error.to_string() }),
+    };
     json!({
         "type": event.kind, "timestamp": event.at.to_string(), "session": event.session.to_string(),
         "sequence": event.sequence, "payload": payload,

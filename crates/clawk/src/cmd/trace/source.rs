@@ -214,7 +214,7 @@ pub(in crate::cmd) fn whole(event: &SealedEvent) -> Result<TraceEvent> {
         sequence: event.sequence,
         timestamp: event.timestamp.clone(),
         event_type: event.event_type.clone(),
-        payload: serde_json::from_str(event.payload.get())?,
+        payload: clawk_events::read_members(&event.event_type, event.payload.get())?,
         event_hash: event.event_hash,
         previous_event_hash: event.previous_event_hash,
     })

@@ -7,15 +7,14 @@ use std::sync::Arc;
 use crate::state::kept::StateReader;
 use anyhow::{Context, Result, anyhow, bail};
 use clawk_carp::{Atlas, AtlasSet, Options};
+use clawk_events::payload::{AtlasLoaded, AtlasRemoved};
 use clawk_kernel::carp::CarpFacts;
 use clawk_kernel::kind;
 use clawk_kernel::ports::{JournalScan, RecordedEvent};
 use clawk_kernel::replay::{AgentFacts, atlas_of};
 use clawk_kernel::time::Timestamp;
-use clawk_proto::Digest;
-use serde_json::{Map, Value};
 
-use super::tapes::{recorded_atlases, text_of};
+use super::tapes::recorded_atlases;
 
 /// A position in a record.
 #[derive(Debug, Clone, Copy)]
@@ -113,14 +112,16 @@ impl<'a> RecordedAtlasSets<'a> {
         let changed = changed.context("it names a change of Atlases that is not in the state directory")?;
         let mut uploaded: Vec<(String, &RecordedEvent)> = Vec::new();
         for change in changed {
-            let payload: Map<String, Value> = serde_json::from_str(&change.payload)?;
-            let id = text_of(&payload, "atlas_id")?;
+            if change.kind == kind::ATLAS_REMOVED {
+                let id = change.read_as::<AtlasRemoved>()?.atlas_id;
+                uploaded.retain(|(known, _)| *known != id);
+                continue;
+            }
+            let id = change.read_as::<AtlasLoaded>()?.atlas_id;
             let known = configured.iter().any(|atlas| *atlas.id == *id)
-                || uploaded.iter().any(|(known, _)| known == id);
-            match (change.kind.as_str(), known) {
-                (kind::ATLAS_LOADED, false) => uploaded.push((id.to_owned(), change)),
-                (kind::ATLAS_REMOVED, true) => uploaded.retain(|(known, _)| known != id),
-                _ => {}
+                || uploaded.iter().any(|(known, _)| *known == id);
+            if !known {
+                uploaded.push((id, change));
             }
         }
         let uploaded = uploaded.iter().map(|(id, change)| self.atlas(id, change));
@@ -145,9 +146,8 @@ impl<'a> RecordedAtlasSets<'a> {
             )
         };
         let content = change.content.as_ref().ok_or_else(erased)?;
-        let payload: Map<String, Value> = serde_json::from_str(&change.payload)?;
-        let named = payload.get("upload_hash").and_then(Value::as_str);
-        if named.and_then(Digest::from_hex) != Some(clawk_trace::chain::digest_of(&content.bytes)) {
+        let named = change.read_as::<AtlasLoaded>()?.upload_hash;
+        if named != clawk_trace::chain::digest_of(&content.bytes) {
             bail!(
                 "the content of the Atlas `{}` is not what was recorded",
                 crate::out::one_line(id)

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::state::kept::StateReader;
 use anyhow::{Context, Result, bail};
 use clawk_carp::{Atlas, Options};
+use clawk_events::payload::{AgentDescribed, AtlasLoaded, SessionStarted, ToolDescribed};
 use clawk_kernel::carp::AtlasRef;
 use clawk_kernel::kind;
 use clawk_kernel::ports::{EventContent, JournalScan, RecordedEvent};
@@ -14,7 +15,7 @@ use clawk_kernel::replay::{AgentFacts, ReplayTape, ToolFacts, atlas_of};
 use clawk_kernel::time::Timestamp;
 use clawk_proto::trace::TraceEvent;
 use clawk_proto::{Digest, SessionId};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::cmd::trace::source::{SessionSelection, TraceSource};
@@ -73,14 +74,7 @@ pub(super) fn options(reader: &StateReader) -> Result<Option<Options>> {
         ..JournalScan::default()
     };
     for event in reader.recorded_events(&scan)?.iter().rev() {
-        let payload: Map<String, Value> = serde_json::from_str(&event.payload)?;
-        let digest = payload.get("agent_hash").and_then(Value::as_str);
-        let Some(bytes) = digest
-            .and_then(Digest::from_hex)
-            .map(|digest| reader.content(digest))
-            .transpose()?
-            .flatten()
-        else {
+        let Some(bytes) = reader.content(event.read_as::<AgentDescribed>()?.agent_hash)? else {
             continue;
         };
         // silent-ok: an earlier version recorded no Atlases
@@ -113,14 +107,13 @@ pub(in crate::cmd) fn tape(
         Ok(())
     })?;
     let first = events.first().context("there is no such session")?;
-    let started: Map<String, Value> = serde_json::from_str(&first.payload)?;
-    if started.contains_key("fork") {
+    let started: SessionStarted = first.read_as()?;
+    if started.fork.is_some() {
         bail!("session {session} is a fork; replay its source, which it goes on from");
     }
-    let text = |key: &str| started.get(key).and_then(Value::as_str);
     let earlier = "it was recorded by an earlier version, which kept too little for a replay";
-    let agent = text("agent_hash").and_then(Digest::from_hex).context(earlier)?;
-    let run: SessionId = text("run").context(earlier)?.parse()?;
+    let agent = started.agent_hash.context(earlier)?;
+    let run = SessionId(started.run.context(earlier)?);
     let bytes = reader
         .content(agent)?
         .context("the recorded agent (`ckp.agent.described`) is erased or not in this state directory")?;
@@ -177,11 +170,7 @@ fn beside(reader: &StateReader, began: Timestamp, last: Timestamp) -> Result<Vec
     found.retain(|event| event.at <= last);
     for event in &mut found {
         if event.kind == kind::ATLAS_LOADED {
-            let payload: Map<String, Value> = serde_json::from_str(&event.payload)?;
-            let digest = payload.get("upload_hash").and_then(Value::as_str);
-            let Some(digest) = digest.and_then(Digest::from_hex) else {
-                continue;
-            };
+            let digest = event.read_as::<AtlasLoaded>()?.upload_hash;
             event.content = reader
                 .content(digest)?
                 .map(|bytes| EventContent { digest, bytes });
@@ -231,11 +220,10 @@ fn tools(
     }
     let mut tools = BTreeMap::new();
     for event in described {
-        let payload: Map<String, Value> = serde_json::from_str(&event.payload)?;
-        let name = text_of(&payload, "action_id")?;
+        let name = event.read_as::<ToolDescribed>()?.action_id;
         if let Some(content) = &event.content {
             let facts = serde_json::from_slice(&content.bytes)?;
-            tools.entry(name.to_owned()).or_insert(facts);
+            tools.entry(name).or_insert(facts);
         }
     }
     Ok(tools)
@@ -251,9 +239,8 @@ fn team(reader: &StateReader) -> Result<BTreeMap<String, Timestamp>> {
     };
     let mut team = BTreeMap::new();
     for event in reader.recorded_events(&scan(None, &[kind::TOOL_DESCRIBED]))? {
-        let payload: Map<String, Value> = serde_json::from_str(&event.payload)?;
-        let name = text_of(&payload, "action_id")?;
-        if !ReplayTape::TEAM.contains(&name) || team.contains_key(name) {
+        let name = event.read_as::<ToolDescribed>()?.action_id;
+        if !ReplayTape::TEAM.contains(&name.as_str()) || team.contains_key(&name) {
             continue;
         }
         let run = reader.recorded_events(&JournalScan {
@@ -261,18 +248,12 @@ fn team(reader: &StateReader) -> Result<BTreeMap<String, Timestamp>> {
             ..scan(Some(event.session), &[])
         })?;
         let since = run.first().map_or(event.at, |first| first.at);
-        team.insert(name.to_owned(), since);
+        team.insert(name, since);
     }
     Ok(team)
 }
 
-/// Returns a text field that events of this type always have.
-pub(super) fn text_of<'a>(payload: &'a Map<String, Value>, key: &str) -> Result<&'a str> {
-    let text = payload.get(key).and_then(Value::as_str);
-    text.with_context(|| format!("an event of the record has no `{key}`"))
-}
-
-/// Converts an event to the journal's form.
+/// As the journal keeps it.
 fn recorded(event: &TraceEvent, reader: &StateReader) -> Result<RecordedEvent> {
     let member = match event.event_type.as_str() {
         kind::MESSAGE_ACCEPTED => "text_hash",
