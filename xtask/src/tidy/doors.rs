@@ -50,7 +50,7 @@ const DOORS: [Door; 8] = [
             "crates/clawk-tools/src/builtin/",
             "crates/clawk-tools/src/mcp/",
             // The adapter of a `custom` channel: the operator's program, in a box, beside the agent.
-            "crates/clawk-channels/src/types/custom.rs",
+            "crates/clawk-channels/src/platforms/custom/mod.rs",
             // The spawner itself.
             "crates/clawk-sandbox/src/",
             // A probe of this host, asked for by its owner.
@@ -67,7 +67,7 @@ const DOORS: [Door; 8] = [
             // Stores of memory: what is kept in them is recorded as such.
             "crates/clawk-postgres/src/",
             // Events of a database: each is a message on the record before its row is deleted.
-            "crates/clawk-channels/src/types/db_trigger/postgres.rs",
+            "crates/clawk-channels/src/platforms/db_trigger/postgres.rs",
         ],
     },
     Door {

@@ -9,8 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::adapter::ChannelDisconnect;
-use crate::inlet::InboundPipeline;
+use crate::adapter::{ChannelDisconnect, InboundPipeline};
 use crate::socket::{Socket, SocketMessage};
 
 /// How long the first frame may take.
@@ -19,18 +18,18 @@ const HELLO: Duration = Duration::from_secs(20);
 const BROKE: u16 = 1006;
 
 #[derive(Debug, Deserialize)]
-pub(super) struct GatewayFrame {
-    pub(super) op: u8,
+pub(crate) struct GatewayFrame {
+    pub(crate) op: u8,
     #[serde(default)]
-    pub(super) d: Value,
+    pub(crate) d: Value,
     #[serde(default)]
-    pub(super) s: Option<u64>,
+    pub(crate) s: Option<u64>,
     #[serde(default)]
-    pub(super) t: Option<String>,
+    pub(crate) t: Option<String>,
 }
 
 /// What is a platform's own.
-pub(super) trait Gateway: Sync {
+pub(crate) trait Gateway: Sync {
     /// The number of the last event that is durable here.
     fn seq(&self) -> Option<u64>;
 
@@ -47,7 +46,7 @@ pub(super) trait Gateway: Sync {
 }
 
 /// The first frame: how often the heart beats.
-pub(super) async fn hello(socket: &Socket) -> Result<Duration, ChannelDisconnect> {
+pub(crate) async fn hello(socket: &Socket) -> Result<Duration, ChannelDisconnect> {
     let none = || ChannelDisconnect::broken("the gateway says no hello");
     let SocketMessage::Text(text) = socket.next(HELLO).await.map_err(ChannelDisconnect::broken)? else {
         return Err(none());
@@ -59,14 +58,14 @@ pub(super) async fn hello(socket: &Socket) -> Result<Duration, ChannelDisconnect
 }
 
 /// Says that this side lives, and what is durable here.
-pub(super) async fn beat(gateway: &impl Gateway, socket: &Socket) -> Result<(), ChannelDisconnect> {
+pub(crate) async fn beat(gateway: &impl Gateway, socket: &Socket) -> Result<(), ChannelDisconnect> {
     let seq = gateway.seq();
     let beat = json!({"op": 1, "d": seq}).to_string();
     socket.say(beat).await.map_err(ChannelDisconnect::broken)
 }
 
 /// Keeps a session, with a heartbeat each `every`, the first after `first`.
-pub(super) async fn converse(
+pub(crate) async fn converse(
     gateway: &impl Gateway,
     inlet: &InboundPipeline,
     socket: &Socket,

@@ -8,11 +8,11 @@ const MOST: usize = 10_000;
 
 /// Names by the platform's ids.
 #[derive(Debug, Default)]
-pub(super) struct DisplayNameCache(Mutex<BTreeMap<String, String>>);
+pub(crate) struct DisplayNameCache(Mutex<BTreeMap<String, String>>);
 
 impl DisplayNameCache {
     /// Remembers a name; an empty one is forgotten.
-    pub(super) fn learn(&self, id: &str, name: &str) {
+    pub(crate) fn learn(&self, id: &str, name: &str) {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if name.trim().is_empty() {
             names.remove(id);
@@ -21,7 +21,7 @@ impl DisplayNameCache {
         }
     }
 
-    pub(super) fn of(&self, id: &str) -> Option<String> {
+    pub(crate) fn of(&self, id: &str) -> Option<String> {
         let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         names.get(id).cloned()
     }

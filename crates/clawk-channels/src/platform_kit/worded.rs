@@ -3,15 +3,15 @@
 
 use clawk_kernel::ports::{QuoteAuthor, QuoteKind, QuotedText};
 
-use crate::inlet::harmless;
+use crate::plain_name::harmless;
 
 /// Options of a poll that are told.
 const MAX_ITEMS: usize = 12;
 /// What a message says whose words are another's.
-pub(super) const FORWARDS: &str = "[forwards a message]";
+pub(crate) const FORWARDS: &str = "[forwards a message]";
 
 /// A place by its name, address and coordinates, as far as they are known.
-pub(super) fn place(name: Option<&str>, address: Option<&str>, at: Option<(f64, f64)>) -> String {
+pub(crate) fn place(name: Option<&str>, address: Option<&str>, at: Option<(f64, f64)>) -> String {
     let words = [name, address].into_iter().flatten();
     let mut parts: Vec<String> = words
         .filter(|text| !text.trim().is_empty())
@@ -22,7 +22,7 @@ pub(super) fn place(name: Option<&str>, address: Option<&str>, at: Option<(f64, 
 }
 
 /// A contact by its name and number.
-pub(super) fn contact(name: &str, number: &str) -> String {
+pub(crate) fn contact(name: &str, number: &str) -> String {
     let parts: Vec<String> = [name.trim(), number.trim()]
         .into_iter()
         .filter(|text| !text.is_empty())
@@ -32,12 +32,12 @@ pub(super) fn contact(name: &str, number: &str) -> String {
 }
 
 /// A sticker by its emoji or its name.
-pub(super) fn sticker(name: Option<&str>) -> String {
+pub(crate) fn sticker(name: Option<&str>) -> String {
     bracketed("a sticker", &name.map(harmless).unwrap_or_default())
 }
 
 /// A poll, or another list with a title.
-pub(super) fn list<'a>(what: &str, title: &str, items: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn list<'a>(what: &str, title: &str, items: impl IntoIterator<Item = &'a str>) -> String {
     let told: Vec<String> = items.into_iter().take(MAX_ITEMS).map(harmless).collect();
     let told = match told.is_empty() {
         true => String::new(),
@@ -47,7 +47,7 @@ pub(super) fn list<'a>(what: &str, title: &str, items: impl IntoIterator<Item = 
 }
 
 /// Anything else by its name.
-pub(super) fn thing(what: &str, name: &str) -> String {
+pub(crate) fn thing(what: &str, name: &str) -> String {
     bracketed(what, &harmless(name))
 }
 
@@ -59,13 +59,13 @@ fn bracketed(what: &str, told: &str) -> String {
 }
 
 /// A text and lines in brackets below it.
-pub(super) fn below(text: String, lines: Vec<String>) -> String {
+pub(crate) fn below(text: String, lines: Vec<String>) -> String {
     let own = (!text.is_empty()).then_some(text);
     own.into_iter().chain(lines).collect::<Vec<_>>().join("\n")
 }
 
 /// Words that the sender passes on.
-pub(super) fn forwarded(author: QuoteAuthor, words: String) -> QuotedText {
+pub(crate) fn forwarded(author: QuoteAuthor, words: String) -> QuotedText {
     let words = match words.is_empty() {
         true => "[only files]".to_owned(),
         false => words,
@@ -73,12 +73,12 @@ pub(super) fn forwarded(author: QuoteAuthor, words: String) -> QuotedText {
     quoted(QuoteKind::Forward, author, words)
 }
 
-pub(super) const fn quoted(kind: QuoteKind, author: QuoteAuthor, text: String) -> QuotedText {
+pub(crate) const fn quoted(kind: QuoteKind, author: QuoteAuthor, text: String) -> QuotedText {
     QuotedText { kind, author, text }
 }
 
 /// Somebody by what the platform says of them. `me`: the agent's id there; `sender`: the id of who sent the message.
-pub(super) fn author(id: &str, name: Option<&str>, me: Option<&str>, sender: Option<&str>) -> QuoteAuthor {
+pub(crate) fn author(id: &str, name: Option<&str>, me: Option<&str>, sender: Option<&str>) -> QuoteAuthor {
     match id {
         "" => unknown(name),
         id if me == Some(id) => QuoteAuthor::Agent,
@@ -91,14 +91,14 @@ pub(super) fn author(id: &str, name: Option<&str>, me: Option<&str>, sender: Opt
 }
 
 /// A request without a member; `None`: it has none of this name.
-pub(super) fn without(params: &serde_json::Value, name: &str) -> Option<serde_json::Value> {
+pub(crate) fn without(params: &serde_json::Value, name: &str) -> Option<serde_json::Value> {
     let mut params = params.clone();
     params.as_object_mut()?.remove(name)?;
     Some(params)
 }
 
 /// Somebody whom the platform does not vouch for.
-pub(super) fn unknown(name: Option<&str>) -> QuoteAuthor {
+pub(crate) fn unknown(name: Option<&str>) -> QuoteAuthor {
     QuoteAuthor::Other {
         id: None,
         name: name.map(str::to_owned),

@@ -1,5 +1,7 @@
 //! `cron`: a schedule that begins runs (C11). What it began and where it was is kept in its cursor.
 
+mod entry;
+
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -11,12 +13,12 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::entry::CRON;
 use crate::adapter::{
-    ChannelAdapter, ChannelDisconnect, LengthUnit, MarkupFormat, OutboundMessage, PlatformCapabilities,
-    PlatformMessage,
+    ChannelAdapter, ChannelDisconnect, InboundPipeline, IngestOutcome, LengthUnit, MarkupFormat,
+    OutboundMessage, PlatformCapabilities, PlatformMessage,
 };
 use crate::config::{ChannelConfig, MissedRunPolicy};
-use crate::inlet::{InboundPipeline, IngestOutcome};
 use crate::runs::{goes_on, record};
 use crate::timetable::CronTimetable;
 
@@ -72,7 +74,8 @@ enum CronRunStart {
 
 impl CronAdapter {
     pub(crate) fn new(channel: &Channel, config: &ChannelConfig) -> Result<Self, String> {
-        let schedule = super::required(channel, "schedule", |trigger| trigger.schedule.as_deref())?;
+        let schedule =
+            crate::platform_kit::required(channel, "schedule", |trigger| trigger.schedule.as_deref())?;
         let trigger = channel.trigger.clone().unwrap_or_default(); // silent-ok: it has a schedule
         let table = CronTimetable::new(&schedule, config.timezone.as_deref())?;
         let prompt = config.prompt.clone().unwrap_or_else(|| {

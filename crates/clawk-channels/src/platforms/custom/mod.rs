@@ -1,14 +1,15 @@
 //! `custom`: a program in a box that speaks the line protocol, one JSON object a line.
 
+mod entry;
+mod files;
+
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use clawk_kernel::ports::{BoxFuture, Delivery, MessageContext};
+use clawk_kernel::ports::{BoxFuture, Delivery};
 use clawk_manifest::model::Channel;
 use clawk_sandbox::{Launcher, SandboxedService, Spec};
 use futures::future::join_all;
@@ -18,14 +19,13 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::custom_files;
+pub(super) use self::entry::CUSTOM;
 use crate::adapter::{
-    Attachment, AttachmentContent, ButtonPress, ChannelAdapter, ChannelDisconnect, CodeBlock, FileSupport,
-    LengthUnit, MarkupFormat, OutFile, OutboundMessage, PlatformCapabilities, PlatformMessage,
-    QuestionMessage,
+    ButtonPress, ChannelAdapter, ChannelDisconnect, CodeBlock, FileSupport, InboundPipeline, IngestOutcome,
+    LengthUnit, MarkupFormat, OutboundMessage, PlatformCapabilities, PlatformMessage, QuestionMessage,
 };
-use crate::inlet::{InboundPipeline, IngestOutcome};
-use crate::service::ChannelDependencies;
+use crate::dependencies::ChannelDependencies;
+use crate::platform_kit::message_line::{FilesBy, MessageLine, PressSender, attached};
 
 /// Longest line of the program, bytes.
 const MAX_LINE: u64 = 1 << 20;
@@ -78,125 +78,6 @@ pub(crate) enum ProgramLine {
         #[serde(default)]
         reason: Option<String>,
     },
-}
-
-/// A message of the line protocol; a webhook's body has the same members.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct MessageLine {
-    pub(crate) id: String,
-    pub(crate) conversation: String,
-    #[serde(default)]
-    pub(crate) direct: bool,
-    #[serde(default)]
-    pub(crate) mention: bool,
-    pub(crate) sender: SenderLine,
-    #[serde(default)]
-    pub(crate) text: String,
-    #[serde(default)]
-    pub(crate) attachments: Vec<AttachmentLine>,
-    #[serde(default)]
-    pub(crate) timestamp: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct SenderLine {
-    pub(crate) id: String,
-    #[serde(default)]
-    pub(crate) name: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct AttachmentLine {
-    #[serde(default)]
-    pub(crate) path: Option<String>,
-    #[serde(default)]
-    pub(crate) url: Option<String>,
-    #[serde(default)]
-    pub(crate) data: Option<String>,
-    #[serde(default)]
-    pub(crate) media_type: String,
-    #[serde(default)]
-    pub(crate) name: String,
-}
-
-/// The sender's id, or an object with it.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-pub(crate) enum PressSender {
-    Id(String),
-    Sender(SenderLine),
-}
-
-impl PressSender {
-    pub(crate) fn id(self) -> String {
-        match self {
-            Self::Id(id) | Self::Sender(SenderLine { id, .. }) => id,
-        }
-    }
-}
-
-/// Where a channel's files may lie, besides in the message itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FilesBy {
-    /// In the folder of the program that names them: `path`.
-    Path,
-    /// At an address: `url`.
-    Url,
-}
-
-impl MessageLine {
-    /// As the way in takes it.
-    ///
-    /// # Errors
-    /// There is neither a text nor an attachment.
-    pub(crate) fn incoming(self, files: FilesBy) -> Result<PlatformMessage, &'static str> {
-        if self.text.trim().is_empty() && self.attachments.is_empty() {
-            return Err("`text` or `attachments` must hold something");
-        }
-        let attachment = |line: AttachmentLine| {
-            let at = match files {
-                FilesBy::Path => line.path,
-                FilesBy::Url => line.url,
-            };
-            let name = if line.name.is_empty() {
-                let at = at.as_deref().unwrap_or_default();
-                let path = at.split(['?', '#']).next().unwrap_or_default();
-                path.rsplit('/').next().unwrap_or_default().to_owned()
-            } else {
-                line.name
-            };
-            let absent = at.map_or(AttachmentContent::Absent, AttachmentContent::At);
-            Attachment {
-                name,
-                media_type: line.media_type,
-                size: line
-                    .data
-                    .as_ref()
-                    .map(|data| u64::try_from(data.len() / 4 * 3).unwrap_or(u64::MAX)),
-                // What is not base64 is named and not kept.
-                content: line
-                    .data
-                    .and_then(|data| STANDARD.decode(data).ok()) // silent-ok: the model is told that it could not be fetched
-                    .map_or(absent, |data| AttachmentContent::Here(data.into())),
-            }
-        };
-        Ok(PlatformMessage {
-            ids: vec![self.id],
-            conversation: self.conversation,
-            direct: self.direct,
-            mention: self.mention,
-            sender: Some(self.sender.id),
-            sender_name: self.sender.name,
-            text: self.text,
-            attachments: self.attachments.into_iter().map(attachment).collect(),
-            context: MessageContext::default(),
-            answers: None,
-            remembered_days: None,
-        })
-    }
 }
 
 /// A program beside the agent.
@@ -403,12 +284,6 @@ impl CustomAdapter {
     }
 }
 
-/// The files of a message, as both line protocols have them.
-pub(crate) fn attached(out: &OutboundMessage) -> Vec<Value> {
-    let file = |file: &OutFile| json!({"name": file.name, "media_type": file.media_type, "data": STANDARD.encode(&file.data)});
-    out.files.iter().map(file).collect()
-}
-
 fn failed(reason: &str, retry_after_ms: Option<u64>, for_good: bool) -> Delivery {
     let reason = shown(reason);
     if for_good {
@@ -422,7 +297,10 @@ fn failed(reason: &str, retry_after_ms: Option<u64>, for_good: bool) -> Delivery
 }
 
 fn shown(text: &str) -> String {
-    crate::inlet::harmless(text).chars().take(SHOWN_CHARS).collect()
+    crate::plain_name::harmless(text)
+        .chars()
+        .take(SHOWN_CHARS)
+        .collect()
 }
 
 /// What is done in its conversation's order.
@@ -579,7 +457,7 @@ impl ChannelAdapter for CustomAdapter {
                 return Err("the program's box does not show it".to_owned());
             }
             let at = at.to_owned();
-            let read = tokio::task::spawn_blocking(move || custom_files::read(&folder, &at, max_bytes)).await;
+            let read = tokio::task::spawn_blocking(move || files::read(&folder, &at, max_bytes)).await;
             read.map_err(|error| error.to_string())?
         })
     }

@@ -1,6 +1,7 @@
 //! `db-trigger`: each change of a table begins a run (C11). A trigger of ours writes the change into a table of ours, in the same
 //! transaction; the row is deleted once it is durable here. So no change is lost while the agent is down. SQLite and PostgreSQL.
 
+mod entry;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod sqlite;
@@ -14,14 +15,15 @@ use clawk_secrets::SecretResolver;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::required;
+pub(super) use self::entry::DB_TRIGGER;
 use crate::adapter::{
-    ChannelAdapter, ChannelDisconnect, LengthUnit, MarkupFormat, OutboundMessage, PlatformCapabilities,
+    ChannelAdapter, ChannelDisconnect, InboundPipeline, LengthUnit, MarkupFormat, OutboundMessage,
+    PlatformCapabilities,
 };
 use crate::config::ChannelConfig;
-use crate::inlet::InboundPipeline;
+use crate::dependencies::ChannelDependencies;
+use crate::platform_kit::{RemoveRequest, required};
 use crate::runs::{Event, RunAdmission, TriggerRuns};
-use crate::service::ChannelDependencies;
 
 /// Characters of one change; a larger one is a dead letter.
 const MAX_CHARS: usize = 1 << 20;
@@ -109,7 +111,7 @@ impl WatchedDatabase {
                 )?)))
             }
             #[cfg(not(feature = "postgres"))]
-            Err(super::left_out(channel, "postgres"))
+            Err(crate::platform_kit::left_out(channel, "postgres"))
         } else {
             Err("`url` is `sqlite:PATH` or `postgres://USER@HOST/DATABASE`".to_owned())
         }
@@ -129,12 +131,13 @@ impl WatchedDatabase {
 ///
 /// # Errors
 /// The database can't be named, or does not let go of it.
-pub(crate) async fn remove(
-    channel: &Channel,
-    config: &ChannelConfig,
-    secrets: &SecretResolver,
-    workdir: &Path,
-) -> Result<Vec<String>, String> {
+async fn remove(request: RemoveRequest<'_>) -> Result<Vec<String>, String> {
+    let RemoveRequest {
+        channel,
+        config,
+        secrets,
+        workdir,
+    } = request;
     WatchedDatabase::of(channel, config, secrets, Some(workdir))?
         .remove()
         .await

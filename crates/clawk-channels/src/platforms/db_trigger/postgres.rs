@@ -14,10 +14,9 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Transaction};
 
 use super::{DbTrigger, MAX_CHARS, TableChange, quoted};
-use crate::adapter::ChannelDisconnect;
+use crate::adapter::{ChannelDisconnect, InboundPipeline};
 use crate::api::shown;
-use crate::inlet::InboundPipeline;
-use crate::types::secret_of;
+use crate::platform_kit::secret_of;
 
 /// How long connecting may take, milliseconds, and one statement.
 const CONNECT_MS: u64 = 10_000;
@@ -53,7 +52,7 @@ impl PostgresTriggerSpec {
             if name.is_empty() || name.len() > MAX_NAME {
                 return Err(format!(
                     "`{}` is not a name that PostgreSQL keeps: 1 to {MAX_NAME} bytes",
-                    crate::inlet::harmless(name)
+                    crate::plain_name::harmless(name)
                 ));
             }
         }
@@ -166,7 +165,7 @@ impl PostgresTableWatcher {
                 _ => {
                     return Err(format!(
                         "`{}` in `url` is not known; `sslmode=disable` and `sslmode=verify-full` are",
-                        crate::inlet::harmless(&name)
+                        crate::plain_name::harmless(&name)
                     ));
                 }
             };
@@ -313,8 +312,8 @@ impl PostgresTableWatcher {
             Ok(true) => Ok(()),
             Ok(false) => Err(ChannelDisconnect::broken(format!(
                 "the database has no table `{}.{}`",
-                crate::inlet::harmless(&place.schema),
-                crate::inlet::harmless(&place.table)
+                crate::plain_name::harmless(&place.schema),
+                crate::plain_name::harmless(&place.table)
             ))),
             Err(error) => {
                 let ChannelDisconnect { reason, fatal, .. } = ended(&error);

@@ -8,7 +8,7 @@ use clawk_manifest::model::DbEvent;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, TransactionBehavior};
 
 use super::{DbTrigger, TableChange, quoted};
-use crate::inlet::InboundPipeline;
+use crate::adapter::InboundPipeline;
 
 /// How often it is asked whether another connection wrote.
 const POLL: Duration = Duration::from_millis(250);
@@ -104,7 +104,7 @@ impl SqliteTriggerSpec {
         if known.is_none() {
             return Err(format!(
                 "the database has no table `{}`",
-                crate::inlet::harmless(&self.table)
+                crate::plain_name::harmless(&self.table)
             ));
         }
         let work = |connection: &mut Connection| -> rusqlite::Result<()> {

@@ -1,5 +1,7 @@
 //! `dingtalk`: Stream (`websocket`), or HTTP callbacks (`webhook`), whose signature does not cover the body. Answers leave by the robot's API.
 
+mod entry;
+
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -15,19 +17,19 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{escaped, listening, own_host, secret, setting};
+pub(super) use self::entry::DINGTALK;
 use crate::adapter::{
     Attachment, AttachmentContent as Place, ChannelAdapter, ChannelDisconnect, CodeBlock, FileSupport,
-    HookReply, HookRequest, LengthUnit, MarkupFormat, OutFile, OutboundMessage, PlatformCapabilities,
-    PlatformMessage,
+    HookReply, HookRequest, InboundPipeline, LengthUnit, MarkupFormat, OutFile, OutboundMessage,
+    PlatformCapabilities, PlatformMessage,
 };
 use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, shown};
 use crate::config::ChannelConfig;
+use crate::dependencies::ChannelDependencies;
 use crate::form::MultipartForm;
 use crate::genuine::{fresh, hmac_sha256, same};
-use crate::inlet::InboundPipeline;
+use crate::platform_kit::{escaped, listening, own_host, secret, setting};
 use crate::remote::RemoteFiles;
-use crate::service::ChannelDependencies;
 use crate::socket::{Socket, SocketMessage};
 use crate::token::{NoToken, Tokens};
 

@@ -3,6 +3,11 @@
 //!
 //! Long because the gateway is a protocol of its own beside REST.
 
+mod entry;
+mod refusals;
+mod threads;
+mod words;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,24 +24,23 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::discord_threads as threads;
-use super::discord_words::{self, DiscordFile, DiscordMessage, is_later};
-use super::gateway::{self, Gateway, GatewayFrame};
-use super::names::DisplayNameCache;
-use super::refusals::{self, MessageRefusal};
-use super::{escaped, own_host, secret, worded};
+pub(super) use self::entry::DISCORD;
+use self::words::{DiscordFile, DiscordMessage, is_later};
 use crate::adapter::{
     Attachment, AttachmentContent, ButtonPress, ChannelAdapter, ChannelDisconnect, CodeBlock, DeliveryLookup,
-    EDIT, FileSupport, LengthUnit, MarkupFormat, OutFile, OutboundMessage, PlatformCapabilities,
-    PlatformMessage, QuestionMessage, carried,
+    EDIT, FileSupport, InboundPipeline, LengthUnit, MarkupFormat, OutFile, OutboundMessage,
+    PlatformCapabilities, PlatformMessage, QuestionMessage, carried,
 };
 use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, seconds_ms, shown};
 use crate::config::ChannelConfig;
+use crate::dependencies::ChannelDependencies;
 use crate::form::MultipartForm;
 use crate::genuine::hex;
-use crate::inlet::InboundPipeline;
+use crate::platform_kit::DisplayNameCache;
+use crate::platform_kit::gateway::{self, Gateway, GatewayFrame};
+use crate::platform_kit::refusals::MessageRefusal;
+use crate::platform_kit::{escaped, own_host, secret, worded};
 use crate::remote::RemoteFiles;
-use crate::service::ChannelDependencies;
 use crate::socket::Socket;
 
 pub(crate) const VENDOR: &str = "https://discord.com/api/v10";
@@ -399,7 +403,7 @@ impl DiscordAdapter {
     fn incoming(&self, message: DiscordMessage) -> Option<PlatformMessage> {
         let me = self.place().me.clone().unwrap_or_default();
         let person = !message.author.bot && message.webhook_id.is_none() && message.author.id != me;
-        let (words, forwarded) = discord_words::read(message.content, &message.more);
+        let (words, forwarded) = words::read(message.content, &message.more);
         let said = matches!(message.kind, 0 | 19) && !(words.is_empty() && message.attachments.is_empty());
         if !person || !said {
             return None;
@@ -501,7 +505,10 @@ impl DiscordAdapter {
         }
         let channel = threads::of_message(self, conversation, id);
         let messages = messages(&channel).map_err(|_| "the conversation has no number")?; // silent-ok: said
-        let path = format!("{messages}/{id}/reactions/{}/@me", escaped(super::EYES));
+        let path = format!(
+            "{messages}/{id}/reactions/{}/@me",
+            escaped(crate::platform_kit::EYES)
+        );
         let answer = self.api.send(method, &path, None).await;
         let answer = answer.map_err(PlatformFailure::reason)?;
         if answer.status.is_success() {

@@ -9,11 +9,12 @@ use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::discord::{DiscordAdapter, messages, number, outcome, said};
-use super::refusals::{self, MessageRefusal};
+use super::refusals;
+use super::{DiscordAdapter, messages, number, outcome, said};
 use crate::adapter::PlatformMessage;
 use crate::api::{PlatformFailure, PlatformResponse};
-use crate::inlet::harmless;
+use crate::plain_name::harmless;
+use crate::platform_kit::refusals::MessageRefusal;
 
 /// Threads that are remembered; the oldest ids go first.
 const REMEMBERED: usize = 1_000;

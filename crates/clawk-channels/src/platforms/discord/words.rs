@@ -4,7 +4,7 @@ use clawk_kernel::ports::QuotedText;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::worded;
+use crate::platform_kit::worded;
 
 /// A message.
 #[derive(Debug, Deserialize)]

@@ -3,6 +3,12 @@
 //!
 //! Long because the long connection is a protocol of its own beside REST and the webhook.
 
+mod entry;
+mod frame;
+mod reactions;
+mod refusals;
+mod text;
+
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -21,24 +27,23 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::lark_frame::{LarkFrame, LarkFrameAssembler};
-use super::lark_reactions as reactions;
-use super::lark_text::{harmless, read};
-use super::{escaped, listening, own_host, refusals, secret, secret_named, setting};
+pub(super) use self::entry::LARK;
+use self::frame::{LarkFrame, LarkFrameAssembler};
+use self::text::{harmless, read};
 use crate::adapter::{
     ButtonPress, ChannelAdapter, ChannelDisconnect, CodeBlock, FileSupport, HookReply, HookRequest,
-    LengthUnit, MarkupFormat, OutFile, OutboundMessage, PlatformCapabilities, PlatformMessage,
-    QuestionMessage, carried,
+    InboundPipeline, LengthUnit, MarkupFormat, OutFile, OutboundMessage, PlatformCapabilities,
+    PlatformMessage, QuestionMessage, carried,
 };
 use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, seconds_ms, shown};
 use crate::config::ChannelConfig;
+use crate::dependencies::ChannelDependencies;
 use crate::direct::DirectConversations;
 use crate::envelope::opened;
 use crate::form::MultipartForm;
 use crate::genuine::{fresh, hex, of_seconds, same};
-use crate::inlet::InboundPipeline;
+use crate::platform_kit::{escaped, listening, own_host, secret, secret_named, setting};
 use crate::remote::RemoteFiles;
-use crate::service::ChannelDependencies;
 use crate::socket::{Socket, SocketMessage};
 use crate::token::{NoToken, Tokens};
 

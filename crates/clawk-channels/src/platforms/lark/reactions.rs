@@ -3,9 +3,9 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use super::escaped;
-use super::lark::{LarkAdapter, code, said};
+use super::{LarkAdapter, code, said};
 use crate::api::{PlatformFailure, PlatformResponse};
+use crate::platform_kit::escaped;
 
 /// Lark names its emoji by words. The vendor's pages that we have show no name for 👀; this one says "on it".
 const ON_IT: &str = "OnIt";

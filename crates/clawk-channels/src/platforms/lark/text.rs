@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::worded;
 use crate::adapter::{Attachment, AttachmentContent};
+use crate::platform_kit::worded;
 
 /// Text and files of a message.
 pub(super) fn read(kind: &str, content: &Value, message: &str) -> (String, Vec<Attachment>) {

@@ -1,6 +1,9 @@
 //! `line`: Messaging API. Events come by webhook, signed without a time; answers are pushed with a retry key, so that the same message
 //! twice is one.
 
+mod entry;
+mod refusals;
+
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -16,19 +19,19 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::{escaped, listening, refusals, secret, secret_named, worded};
+pub(super) use self::entry::LINE;
 use crate::adapter::{
     Attachment, AttachmentContent, ButtonPress, ChannelAdapter, ChannelDisconnect, FileSupport, HookReply,
-    HookRequest, LengthUnit, OutboundMessage, PlatformCapabilities, PlatformMessage, QuestionMessage,
-    carried,
+    HookRequest, InboundPipeline, LengthUnit, OutboundMessage, PlatformCapabilities, PlatformMessage,
+    QuestionMessage, carried,
 };
 use crate::albums::{AlbumCollector, AlbumOutcome, merge};
 use crate::api::{PlatformApi, PlatformResponse, shown};
 use crate::config::ChannelConfig;
+use crate::dependencies::ChannelDependencies;
 use crate::genuine::{hex, hmac_sha256, same};
-use crate::inlet::InboundPipeline;
+use crate::platform_kit::{escaped, listening, secret, secret_named, worded};
 use crate::remote::RemoteFiles;
-use crate::service::ChannelDependencies;
 
 pub(crate) const VENDOR: &str = "https://api.line.me";
 /// Where files are; `base_url` stands for both.

@@ -2,6 +2,10 @@
 //!
 //! Long because the room list, its gaps, files and reactions share one account.
 
+mod entry;
+mod refusals;
+mod words;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,21 +19,21 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::matrix_words::{self, MatrixMessageContent};
-use super::names::DisplayNameCache;
-use super::refusals::{self, MessageRefusal};
-use super::worded::without;
-use super::{escaped, secret};
+pub(super) use self::entry::MATRIX;
+use self::words::MatrixMessageContent;
 use crate::adapter::{
-    ChannelAdapter, ChannelDisconnect, EDIT, FileSupport, LengthUnit, MarkupFormat, MessageFrame, OutFile,
-    OutboundMessage, PlatformCapabilities, PlatformMessage,
+    ChannelAdapter, ChannelDisconnect, EDIT, FileSupport, InboundPipeline, IngestOutcome, LengthUnit,
+    MarkupFormat, MessageFrame, OutFile, OutboundMessage, PlatformCapabilities, PlatformMessage,
 };
 use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, shown};
 use crate::config::ChannelConfig;
-use crate::inlet::{InboundPipeline, IngestOutcome};
+use crate::dependencies::ChannelDependencies;
 use crate::markup;
+use crate::platform_kit::DisplayNameCache;
+use crate::platform_kit::refusals::MessageRefusal;
+use crate::platform_kit::worded::without;
+use crate::platform_kit::{escaped, secret};
 use crate::remote::RemoteFiles;
-use crate::service::ChannelDependencies;
 
 /// How long a poll is held open, milliseconds.
 const POLL_MS: u64 = 25_000;
@@ -276,7 +280,7 @@ impl MatrixAdapter {
             let is_ours = id == self.user_id || id == escaped(&self.user_id);
             let mut names = self.own_names();
             if is_ours && !name.is_empty() && !name.contains('<') && names.len() < MAX_NAMES {
-                names.insert(crate::inlet::harmless(name));
+                names.insert(crate::plain_name::harmless(name));
             }
         }
     }
@@ -439,7 +443,7 @@ impl MatrixAdapter {
             text: words,
             attachments,
             answered,
-        } = matrix_words::read(
+        } = words::read(
             &event.kind,
             content,
             text("/m.relates_to/m.in_reply_to/event_id").is_some(),
@@ -558,7 +562,8 @@ impl MatrixAdapter {
         let events = answer.body.get("chunk").and_then(Value::as_array);
         let own = events.into_iter().flatten().find(|event| {
             event.get("sender").and_then(Value::as_str) == Some(&self.user_id)
-                && event.pointer("/content/m.relates_to/key").and_then(Value::as_str) == Some(super::EYES)
+                && event.pointer("/content/m.relates_to/key").and_then(Value::as_str)
+                    == Some(crate::platform_kit::EYES)
         });
         Ok(own
             .and_then(|event| event.get("event_id")?.as_str())
@@ -813,7 +818,8 @@ impl ChannelAdapter for MatrixAdapter {
                 escaped(room),
                 escaped(&format!("eyes-{id}"))
             );
-            let relates = json!({"rel_type": "m.annotation", "event_id": id, "key": super::EYES});
+            let relates =
+                json!({"rel_type": "m.annotation", "event_id": id, "key": crate::platform_kit::EYES});
             self.mark(&path, &json!({ "m.relates_to": relates })).await
         })
     }

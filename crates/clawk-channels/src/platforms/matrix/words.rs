@@ -3,8 +3,8 @@
 use clawk_kernel::ports::{QuoteKind, QuotedText};
 use serde_json::Value;
 
-use super::worded;
 use crate::adapter::{Attachment, AttachmentContent};
+use crate::platform_kit::worded;
 
 /// What a person said.
 #[derive(Debug, Default, PartialEq)]

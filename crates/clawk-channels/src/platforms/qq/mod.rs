@@ -3,6 +3,8 @@
 //!
 //! Long because the gateway is a protocol of its own beside REST and the webhook.
 
+mod entry;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,19 +23,19 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::gateway::{self, Gateway, GatewayFrame};
-use super::{escaped, listening, own_host, secret, setting};
+pub(super) use self::entry::QQ;
 use crate::adapter::{
     Attachment, AttachmentContent, ChannelAdapter, ChannelDisconnect, FileSupport, HookReply, HookRequest,
-    LengthUnit, OutboundMessage, PlatformCapabilities, PlatformMessage,
+    InboundPipeline, LengthUnit, OutboundMessage, PlatformCapabilities, PlatformMessage,
 };
 use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, shown};
 use crate::config::ChannelConfig;
+use crate::dependencies::ChannelDependencies;
 use crate::genuine::{fresh, hex, of_seconds};
 use crate::held::DeferredDeliveries;
-use crate::inlet::InboundPipeline;
+use crate::platform_kit::gateway::{self, Gateway, GatewayFrame};
+use crate::platform_kit::{escaped, listening, own_host, secret, setting};
 use crate::remote::RemoteFiles;
-use crate::service::ChannelDependencies;
 use crate::socket::Socket;
 use crate::token::{NoToken, Tokens};
 

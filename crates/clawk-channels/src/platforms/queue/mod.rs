@@ -2,6 +2,7 @@
 //! at the broker. RabbitMQ, NATS JetStream and Redis Streams.
 
 mod amqp;
+mod entry;
 #[cfg(feature = "nats")]
 mod nats;
 #[cfg(feature = "redis")]
@@ -19,16 +20,16 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::{required, secret};
+pub(super) use self::entry::QUEUE;
 use crate::adapter::{
-    ChannelAdapter, ChannelDisconnect, DeliveryLookup, LengthUnit, MarkupFormat, OutboundMessage,
-    PlatformCapabilities,
+    ChannelAdapter, ChannelDisconnect, DeliveryLookup, InboundPipeline, LengthUnit, MarkupFormat,
+    OutboundMessage, PlatformCapabilities,
 };
 use crate::config::ChannelConfig;
+use crate::dependencies::ChannelDependencies;
 use crate::genuine::hex;
-use crate::inlet::InboundPipeline;
+use crate::platform_kit::{required, secret};
 use crate::runs::{Event, RunAdmission, TriggerRuns};
-use crate::service::ChannelDependencies;
 
 /// Bytes of a message; a larger one is a dead letter.
 const MAX_BYTES: usize = 1 << 20;

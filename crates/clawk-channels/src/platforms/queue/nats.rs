@@ -14,9 +14,8 @@ use futures::StreamExt as _;
 use tokio::sync::Mutex;
 
 use super::{QueueAdapter, QueueTriggerMessage, ReplyTo};
-use crate::adapter::{ChannelDisconnect, OutboundMessage};
+use crate::adapter::{ChannelDisconnect, InboundPipeline, OutboundMessage};
 use crate::api::shown;
-use crate::inlet::InboundPipeline;
 
 /// How long connecting may take, and an answer's way to the broker.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -12,9 +12,8 @@ use redis::{AsyncConnectionConfig, Client, RedisError, RedisResult, Value};
 use serde_json::{Map, json};
 
 use super::{QueueAdapter, QueueTriggerMessage, ReplyTo};
-use crate::adapter::{ChannelDisconnect, DeliveryLookup, OutboundMessage};
+use crate::adapter::{ChannelDisconnect, DeliveryLookup, InboundPipeline, OutboundMessage};
 use crate::api::shown;
-use crate::inlet::InboundPipeline;
 
 /// The group, and its only consumer: one process owns an agent, and another name would orphan what is pending.
 const GROUP: &str = "clawk";

@@ -2,6 +2,10 @@
 //!
 //! Long because two ways in and the three steps of an upload share one bot.
 
+mod entry;
+mod refusals;
+mod words;
+
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -15,23 +19,22 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::refusals::{self, MessageRefusal};
-use super::slack_words;
-use super::worded::without;
-use super::{escaped, listening, own_host, secret, secret_named};
+pub(super) use self::entry::SLACK;
 use crate::adapter::{
     Attachment, AttachmentContent, ButtonPress, ChannelAdapter, ChannelDisconnect, CodeBlock, DeliveryLookup,
-    EDIT, FileSupport, HookReply, HookRequest, LengthUnit, MarkupFormat, OutFile, OutboundMessage,
-    PlatformCapabilities, PlatformMessage, QuestionMessage, carried,
+    EDIT, FileSupport, HookReply, HookRequest, InboundPipeline, LengthUnit, MarkupFormat, OutFile,
+    OutboundMessage, PlatformCapabilities, PlatformMessage, QuestionMessage, carried,
 };
 use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, shown};
 use crate::config::ChannelConfig;
+use crate::dependencies::ChannelDependencies;
 use crate::direct::DirectConversations;
 use crate::genuine::{fresh, of_seconds, signed};
-use crate::inlet::InboundPipeline;
 use crate::kinds;
+use crate::platform_kit::refusals::MessageRefusal;
+use crate::platform_kit::worded::without;
+use crate::platform_kit::{escaped, listening, own_host, secret, secret_named};
 use crate::remote::RemoteFiles;
-use crate::service::ChannelDependencies;
 use crate::socket::{Socket, SocketMessage};
 
 pub(crate) const VENDOR: &str = "https://slack.com/api";
@@ -380,7 +383,7 @@ impl SlackAdapter {
             None => format!("{}:{}", event.channel, event.ts),
         };
         let me = self.me.get().map(String::as_str);
-        let (text, quotes) = slack_words::read(unescaped(&event.text), &event.attachments, me, &sender);
+        let (text, quotes) = words::read(unescaped(&event.text), &event.attachments, me, &sender);
         Some(PlatformMessage {
             ids: [id, event_id].into_iter().filter(|id| !id.is_empty()).collect(),
             conversation,

@@ -3,7 +3,7 @@
 use clawk_kernel::ports::QuotedText;
 use serde_json::Value;
 
-use super::worded;
+use crate::platform_kit::worded;
 
 /// The sender's own words, and those that they pass on: shared messages, which the platform names with their author.
 pub(super) fn read(
@@ -47,7 +47,7 @@ fn quote(shared: &Value, me: Option<&str>, sender: &str) -> Option<QuotedText> {
             file.get("name").and_then(Value::as_str).unwrap_or_default(),
         ));
     }
-    let words = worded::below(super::slack::unescaped(text), lines);
+    let words = worded::below(super::unescaped(text), lines);
     let name = word("author_name").or(word("author_subname"));
     let author = worded::author(word("author_id").unwrap_or_default(), name, me, Some(sender));
     Some(worded::forwarded(author, words))

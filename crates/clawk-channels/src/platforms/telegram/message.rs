@@ -4,9 +4,9 @@ use clawk_kernel::ports::{MessageContext, QuoteAuthor, QuoteKind, QuotedText};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::worded::{self, quoted};
 use crate::adapter::{Attachment, AttachmentContent};
-use crate::inlet::harmless;
+use crate::plain_name::harmless;
+use crate::platform_kit::worded::{self, quoted};
 
 /// A message.
 #[derive(Debug, Default, Deserialize)]

@@ -2,6 +2,10 @@
 //!
 //! Long because what comes in two ways and what goes out share one bot and the shapes of its messages.
 
+mod entry;
+mod message;
+mod moves;
+
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -14,22 +18,22 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::telegram_message::{TelegramChat, TelegramMessage, User};
-use super::telegram_moves::{TelegramGroupMoves, TelegramRefusal, refusal};
-use super::{escaped, listening, public_url, secret, secret_named};
+pub(super) use self::entry::TELEGRAM;
+use self::message::{TelegramChat, TelegramMessage, User};
+use self::moves::{TelegramGroupMoves, TelegramRefusal, refusal};
 use crate::adapter::{
     ButtonPress, ChannelAdapter, ChannelDisconnect, CodeBlock, EDIT, FileSupport, HookReply, HookRequest,
-    LengthUnit, MarkupFormat, OutFile, OutboundMessage, PlatformCapabilities, PlatformMessage,
-    QuestionMessage, carried,
+    InboundPipeline, LengthUnit, MarkupFormat, OutFile, OutboundMessage, PlatformCapabilities,
+    PlatformMessage, QuestionMessage, carried,
 };
 use crate::albums::{AlbumCollector, AlbumOutcome, merge};
 use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, seconds_ms, shown};
 use crate::config::ChannelConfig;
+use crate::dependencies::ChannelDependencies;
 use crate::form::MultipartForm;
 use crate::genuine::same;
-use crate::inlet::InboundPipeline;
+use crate::platform_kit::{escaped, listening, public_url, secret, secret_named};
 use crate::remote::RemoteFiles;
-use crate::service::ChannelDependencies;
 
 pub(crate) const VENDOR: &str = "https://api.telegram.org";
 /// How long a poll is held open, seconds.
@@ -704,7 +708,7 @@ impl ChannelAdapter for TelegramAdapter {
         id: &'a str,
     ) -> BoxFuture<'a, Result<Option<String>, String>> {
         Box::pin(async move {
-            let eyes = json!([{"type": "emoji", "emoji": super::EYES}]);
+            let eyes = json!([{"type": "emoji", "emoji": crate::platform_kit::EYES}]);
             self.mark(id, eyes).await.map(|()| None)
         })
     }

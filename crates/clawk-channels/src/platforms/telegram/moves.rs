@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::telegram_message::TelegramMessage;
-use crate::inlet::InboundPipeline;
+use super::message::TelegramMessage;
+use crate::adapter::InboundPipeline;
 
 /// Groups that are remembered.
 const MAX_MOVES: usize = 10_000;

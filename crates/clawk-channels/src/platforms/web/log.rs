@@ -490,7 +490,7 @@ mod tests {
         // Another key, as `clawk memory rekey` gives it.
         let key = |byte: &str| SealKey::from_hex(&byte.repeat(32)).unwrap();
         let both = SealKeyring::new(key("ef")).with_older(key("ab"));
-        crate::types::web::seal_conversations_anew(folder.path(), &both).unwrap();
+        crate::seal_conversations_anew(folder.path(), &both).unwrap();
         assert!(Log::new(at.clone(), vault("ab")).after("ann/main", 0).is_err());
         assert_eq!(
             Log::new(at.clone(), vault("ef"))

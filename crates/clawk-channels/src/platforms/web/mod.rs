@@ -5,6 +5,7 @@
 
 mod asked;
 mod entries;
+mod entry;
 mod frames;
 mod log;
 mod seats;
@@ -29,20 +30,20 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::asked::{PageQuery, is_of};
+pub(super) use self::entry::{VOICE, WEB};
 use self::frames::{SocketContext, SocketSpeaker};
 use self::log::{Log, PageEntry, PageEntryAuthor, QuestionDecision};
 use self::seats::{SignInRegistry, SignedIn};
 use self::sound::VoicePipeline;
-use super::{listening, secret};
 use crate::adapter::{
     Attachment, AttachmentContent, ButtonPress, ChannelAdapter, ChannelDisconnect, CodeBlock, Decision,
-    FileSupport, HookReply, HookRequest, HookResponse, LengthUnit, MarkupFormat, OutboundMessage,
-    PlatformCapabilities, PlatformMessage, QuestionMessage,
+    FileSupport, HookReply, HookRequest, HookResponse, InboundPipeline, IngestOutcome, LengthUnit,
+    MarkupFormat, OutboundMessage, PlatformCapabilities, PlatformMessage, QuestionMessage,
 };
 use crate::config::ChannelConfig;
-use crate::inlet::{InboundPipeline, IngestOutcome};
-use crate::sealed_file::{FileSeal, seal_channel_files};
-use crate::service::ChannelDependencies;
+use crate::dependencies::ChannelDependencies;
+use crate::platform_kit::{listening, secret};
+use crate::sealed_file::FileSeal;
 
 /// Characters of one message.
 const MAX_TEXT: usize = 64 << 10;
@@ -84,28 +85,6 @@ pub(crate) struct WebAdapter {
     secure: bool,
     /// Pieces of answers that were spoken to pages.
     spoken: Mutex<std::collections::BTreeSet<String>>,
-}
-
-/// Seals what pages show of their conversations, and files of channels, with the vault's current key, for all channels below `folder`.
-///
-/// # Errors
-/// A file can't be read or written, or no key of the vault opens it.
-pub fn seal_conversations_anew(
-    folder: &std::path::Path,
-    vault: &clawk_recall::seal::SealKeyring,
-) -> std::io::Result<()> {
-    let channels = match std::fs::read_dir(folder) {
-        Ok(channels) => channels,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    for channel in channels {
-        let path = channel?.path();
-        if path.extension().is_some_and(|extension| extension == "web") {
-            log::seal_files(&path, vault, true)?;
-        }
-    }
-    seal_channel_files(folder, vault, true)
 }
 
 impl std::fmt::Debug for WebAdapter {
@@ -366,7 +345,7 @@ impl WebAdapter {
         }
         let names: Vec<String> = attachments
             .iter()
-            .map(|file| crate::inlet::harmless(&file.name))
+            .map(|file| crate::plain_name::harmless(&file.name))
             .collect();
         let mut shown = say.text.clone();
         for name in names {

@@ -14,8 +14,7 @@ use super::asked::is_of;
 use super::log::PageEntryAuthor;
 use super::sound::VoicePipeline;
 use super::{WebAdapter, id_fits};
-use crate::adapter::{HookReply, HookResponse, PlatformMessage};
-use crate::inlet::{InboundPipeline, IngestOutcome};
+use crate::adapter::{HookReply, HookResponse, InboundPipeline, IngestOutcome, PlatformMessage};
 
 /// Pieces of answers that were spoken to pages and are remembered: none is paid twice in this run.
 const REMEMBERED: usize = 4_096;

@@ -1,5 +1,7 @@
 //! `webhook`: any program that can POST JSON. Answers go back to the request that waits, or to `base_url`, signed the same way.
 
+mod entry;
+
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,18 +17,19 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::custom::{FilesBy, MessageLine, PressSender, attached};
-use super::{listening, secret};
+pub(super) use self::entry::WEBHOOK;
 use crate::adapter::{
     ButtonPress, ChannelAdapter, ChannelDisconnect, CodeBlock, FileSupport, HookReply, HookRequest,
-    LengthUnit, MarkupFormat, OutboundMessage, PlatformCapabilities, QuestionMessage,
+    InboundPipeline, IngestOutcome, LengthUnit, MarkupFormat, OutboundMessage, PlatformCapabilities,
+    QuestionMessage,
 };
 use crate::api::PlatformApi;
 use crate::config::ChannelConfig;
+use crate::dependencies::ChannelDependencies;
 use crate::genuine::{fresh, hex, hmac_sha256, same, signed};
-use crate::inlet::{InboundPipeline, IngestOutcome};
+use crate::platform_kit::message_line::{FilesBy, MessageLine, PressSender, attached};
+use crate::platform_kit::{listening, secret};
 use crate::remote::RemoteFiles;
-use crate::service::ChannelDependencies;
 
 /// The longest that a request may wait for its answer, seconds; less than a request may take at the listener.
 const MAX_WAIT_S: u64 = 55;

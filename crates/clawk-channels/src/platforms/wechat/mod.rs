@@ -3,6 +3,10 @@
 //! Without a key nothing signs a body: whoever has seen one address of ours can forge messages. Secret and token stand in addresses of the platform's API,
 //! so that no address is ever shown.
 
+mod entry;
+mod refusals;
+mod xml;
+
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -18,21 +22,21 @@ use serde_json::{Value, json};
 use sha1::{Digest as _, Sha1};
 use tokio_util::sync::CancellationToken;
 
-use super::{escaped, listening, refusals, secret, secret_named, setting, wechat_xml, worded};
+pub(super) use self::entry::WECHAT;
 use crate::adapter::{
     Attachment, AttachmentContent, ButtonPress, ChannelAdapter, ChannelDisconnect, FileSupport, HookReply,
-    HookRequest, LengthUnit, OutFile, OutboundMessage, PlatformCapabilities, PlatformMessage,
-    QuestionMessage, carried,
+    HookRequest, InboundPipeline, LengthUnit, OutFile, OutboundMessage, PlatformCapabilities,
+    PlatformMessage, QuestionMessage, carried,
 };
 use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, shown};
 use crate::config::ChannelConfig;
+use crate::dependencies::ChannelDependencies;
 use crate::envelope::opened;
 use crate::form::MultipartForm;
 use crate::genuine::{fresh, hex, of_seconds, same};
 use crate::held::{DeferredDeliveries, SendAttempt};
-use crate::inlet::InboundPipeline;
+use crate::platform_kit::{escaped, listening, secret, secret_named, setting, worded};
 use crate::remote::RemoteFiles;
-use crate::service::ChannelDependencies;
 use crate::token::{NoToken, Tokens};
 
 pub(crate) const VENDOR: &str = "https://api.weixin.qq.com";
@@ -254,7 +258,7 @@ impl WechatAdapter {
     /// `false`: it is not kept and must come again.
     #[expect(clippy::too_many_lines, reason = "one pass, read downward")]
     async fn take(&self, inlet: &InboundPipeline, xml: &str) -> Result<bool, &'static str> {
-        let Some(mut message) = wechat_xml::read(xml) else {
+        let Some(mut message) = xml::read(xml) else {
             return Err("the body is not a message");
         };
         let mut field = |name: &str| message.remove(name).unwrap_or_default();

@@ -3,6 +3,10 @@
 //!
 //! Long because the shapes of the webhook stand beside what is made of them.
 
+mod entry;
+mod refusals;
+mod words;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,23 +22,23 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::refusals::{self, MessageRefusal};
-use super::whatsapp_words::{self, WhatsappMessageWords};
-use super::worded::without;
-use super::{escaped, listening, secret, secret_named, setting};
+pub(super) use self::entry::WHATSAPP;
+use self::words::WhatsappMessageWords;
 use crate::adapter::{
     Attachment, AttachmentContent, ButtonPress, ChannelAdapter, ChannelDisconnect, CodeBlock, DeliveryLookup,
-    FileSupport, HookReply, HookRequest, LengthUnit, MarkupFormat, OutFile, OutboundMessage,
+    FileSupport, HookReply, HookRequest, InboundPipeline, LengthUnit, MarkupFormat, OutFile, OutboundMessage,
     PlatformCapabilities, PlatformMessage, QuestionMessage, carried,
 };
 use crate::api::{PlatformApi, PlatformFailure, PlatformResponse, shown};
 use crate::config::ChannelConfig;
+use crate::dependencies::ChannelDependencies;
 use crate::form::MultipartForm;
 use crate::genuine::{same, signed};
 use crate::held::{DeferredDeliveries, SendAttempt};
-use crate::inlet::InboundPipeline;
+use crate::platform_kit::refusals::MessageRefusal;
+use crate::platform_kit::worded::without;
+use crate::platform_kit::{escaped, listening, secret, secret_named, setting};
 use crate::remote::RemoteFiles;
-use crate::service::ChannelDependencies;
 use crate::token::CredentialRefusal;
 
 /// The version is part of the address: the vendor keeps one for about two years.
@@ -324,7 +328,7 @@ impl WhatsappAdapter {
             text,
             quotes,
             answers,
-        } = whatsapp_words::read(&message.kind, text, &message.more, from.as_deref());
+        } = words::read(&message.kind, text, &message.more, from.as_deref());
         if text.is_empty() && attachments.is_empty() {
             return true;
         }
@@ -600,7 +604,11 @@ impl ChannelAdapter for WhatsappAdapter {
         conversation: &'a str,
         id: &'a str,
     ) -> BoxFuture<'a, Result<Option<String>, String>> {
-        Box::pin(async move { self.mark(conversation, id, super::EYES).await.map(|()| None) })
+        Box::pin(async move {
+            self.mark(conversation, id, crate::platform_kit::EYES)
+                .await
+                .map(|()| None)
+        })
     }
 
     fn unreact<'a>(

@@ -3,7 +3,7 @@
 use clawk_kernel::ports::QuotedText;
 use serde_json::{Map, Value};
 
-use super::worded;
+use crate::platform_kit::worded;
 
 /// A message's words, what it repeats, and the id of what it answers.
 #[derive(Debug, Default, PartialEq)]

@@ -2,7 +2,7 @@
 
 use clawk_kernel::ports::QuotedText;
 
-use crate::types::worded;
+use crate::platform_kit::worded;
 
 /// Lines with which programs begin a forwarded mail, without signs around them, in small letters.
 const BEGINNINGS: &[&str] = &[

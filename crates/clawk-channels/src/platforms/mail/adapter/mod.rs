@@ -5,6 +5,7 @@ mod forwarded;
 mod imap;
 mod letter;
 mod post;
+mod refusals;
 mod results;
 mod threads;
 mod visible_html;
@@ -25,16 +26,15 @@ use tokio_util::sync::CancellationToken;
 use self::imap::{MailServer, Mailbox, MailboxPosition, UnreadMail};
 use self::letter::{InboundMail, ParsedMail, is_address, read};
 use self::threads::{MailThreadStore, Thread};
-use super::secret;
 use crate::adapter::{
-    ChannelAdapter, ChannelDisconnect, FileSupport, LengthUnit, MarkupFormat, MessageFrame, OutboundMessage,
-    PlatformCapabilities, PlatformMessage,
+    ChannelAdapter, ChannelDisconnect, FileSupport, InboundPipeline, IngestOutcome, LengthUnit, MarkupFormat,
+    MessageFrame, OutboundMessage, PlatformCapabilities, PlatformMessage,
 };
 use crate::config::ChannelConfig;
-use crate::inlet::{InboundPipeline, IngestOutcome};
+use crate::dependencies::ChannelDependencies;
+use crate::platform_kit::secret;
 use crate::runs::{Event, RunAdmission, TriggerRuns};
 use crate::sealed_file::FileSeal;
-use crate::service::ChannelDependencies;
 
 /// Characters of one answer.
 const MAX_TEXT: usize = 1 << 20;

@@ -14,10 +14,11 @@ use lettre::{Address, Message};
 
 use super::imap::MailServer;
 use super::letter::{LOOP, is_address};
+use super::refusals;
 use super::wire::SmtpStream;
 use crate::adapter::OutFile;
 use crate::api::shown;
-use crate::types::refusals::{self, MessageRefusal};
+use crate::platform_kit::refusals::MessageRefusal;
 
 /// How long one mail may take.
 const PATIENCE: Duration = Duration::from_secs(50);

@@ -18,9 +18,8 @@ use tokio::time::Instant;
 
 use self::wire::{AmqpFieldReader, AmqpFrame, AmqpMethodId, AmqpProperties, Method};
 use super::{MAX_BYTES, QueueAdapter, QueueTriggerMessage, ReplyTo};
-use crate::adapter::{ChannelDisconnect, OutboundMessage};
+use crate::adapter::{ChannelDisconnect, InboundPipeline, OutboundMessage};
 use crate::api::shown;
-use crate::inlet::InboundPipeline;
 
 /// How long connecting and each answer of the broker may take, milliseconds.
 const CONNECT_MS: u64 = 10_000;

@@ -11,9 +11,8 @@ use super::{
     ClientFrame, MAX_ID, POLICY, SocketCloseReason, SocketInput, SocketSession, UNSUPPORTED, broken, fits,
     lock, name_of, read,
 };
-use crate::adapter::{ButtonPress, PlatformMessage};
-use crate::inlet::IngestOutcome;
-use crate::types::web::sound::{RecordingUpload, VoicePipeline};
+use crate::adapter::{ButtonPress, IngestOutcome, PlatformMessage};
+use crate::platforms::web::sound::{RecordingUpload, VoicePipeline};
 
 impl SocketSession<'_> {
     /// The message of this id without its words.

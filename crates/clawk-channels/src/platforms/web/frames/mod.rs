@@ -21,8 +21,7 @@ use super::log::Log;
 use super::seats::{SignInRegistry, SignedIn, digest};
 use super::sound::{VoicePipeline, VoiceRecording};
 use super::{SHARED, STALL};
-use crate::adapter::{HookReply, HookRequest, HookResponse, HookWebSocket};
-use crate::inlet::InboundPipeline;
+use crate::adapter::{HookReply, HookRequest, HookResponse, HookWebSocket, InboundPipeline};
 
 /// The subprotocol, and how a page says its token: base64url of it, without padding.
 pub(super) const PROTOCOL: &str = "clawk.v1";

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{SOUND_BYTES, SocketCloseReason, SocketSession, SpokenAnswer, broken, lock, name_of};
-use crate::types::web::log::{PageEntry, PageEntryAuthor};
-use crate::types::web::sound::VoicePipeline;
+use crate::platforms::web::log::{PageEntry, PageEntryAuthor};
+use crate::platforms::web::sound::VoicePipeline;
 
 impl SocketSession<'_> {
     /// Sends what the conversation gets after a number. Of what was there before, only the newest unacknowledged answer is spoken.

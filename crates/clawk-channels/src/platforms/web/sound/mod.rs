@@ -15,9 +15,8 @@ use tokio::sync::{OwnedMutexGuard, Semaphore};
 use self::shelf::RecordingStore;
 pub(super) use self::shelf::{RecordingUpload, VoiceRecording};
 use super::log::{Log, PageEntry, PageEntryAuthor};
-use crate::adapter::PlatformMessage;
+use crate::adapter::{InboundPipeline, IngestOutcome, PlatformMessage};
 use crate::config::ChannelConfig;
-use crate::inlet::{InboundPipeline, IngestOutcome};
 use crate::sealed_file::FileSeal;
 
 /// The longest recording, milliseconds.

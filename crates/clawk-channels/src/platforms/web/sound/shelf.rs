@@ -26,11 +26,11 @@ const PART: &str = "part";
 
 /// A recording that was accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::types::web) struct VoiceRecording {
-    pub(in crate::types::web) conversation: String,
+pub(in crate::platforms::web) struct VoiceRecording {
+    pub(in crate::platforms::web) conversation: String,
     sender: String,
     /// The program's id of it.
-    pub(in crate::types::web) id: String,
+    pub(in crate::platforms::web) id: String,
     pub(super) media_type: String,
     pub(super) length_ms: u64,
     /// SHA-256 of its bytes.
@@ -56,7 +56,7 @@ impl VoiceRecording {
 
 /// A recording that is coming in, on disk from its first byte.
 #[derive(Debug)]
-pub(in crate::types::web) struct RecordingUpload {
+pub(in crate::platforms::web) struct RecordingUpload {
     media_type: String,
     file: File,
     path: PathBuf,
@@ -78,7 +78,7 @@ impl Drop for RecordingUpload {
 impl RecordingUpload {
     /// # Errors
     /// It is too large, or can't be written; for the program.
-    pub(in crate::types::web) fn push(&mut self, bytes: &[u8]) -> Result<(), String> {
+    pub(in crate::platforms::web) fn push(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         if self.bytes > self.max_bytes {
             return Err(format!(
