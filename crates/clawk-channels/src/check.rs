@@ -4,20 +4,20 @@
 use std::time::Duration;
 
 use clawk_kernel::time::Timestamp;
-use clawk_manifest::model::{Channel, ChannelType, Transport};
+use clawk_manifest::model::{Channel, Transport};
 use clawk_secrets::{Secret, SecretResolver};
 use futures::future::join_all;
-use http::{HeaderName, Method};
+use http::Method;
 use serde_json::{Value, json};
 
 use crate::adapter::HookReply;
 use crate::api::{PlatformApi, PlatformResponse, shown};
 use crate::config::ChannelConfig;
 use crate::genuine::{hex, hmac_sha256, same};
-use crate::types;
+use crate::platform_kit::{CHECK_LIMIT_MS, CredentialCheck, CredentialProbe, CredentialProof, public_url};
+pub use crate::platform_kit::{CheckGrade, Finding};
+use crate::platforms;
 
-/// How long one check may take, milliseconds.
-const LIMIT_MS: u64 = 5_000;
 /// Clocks that differ by more than so many seconds are warned of; platforms refuse or are refused from five minutes on.
 const SKEW_S: i64 = 60;
 const FATAL_SKEW_S: i64 = 300;
@@ -26,57 +26,9 @@ const NONCE: &str = "clawk-doctor";
 /// Hexadecimal digits of a nonce.
 const NONCE_DIGITS: usize = 32;
 
-/// The rights that Discord's applications have, as bits of `flags`: message content, also where it is limited to few guilds.
-const MESSAGE_CONTENT: u64 = (1 << 18) | (1 << 19);
-
-/// How a check went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CheckGrade {
-    /// Fine.
-    Ok,
-    /// Works, but perhaps not as expected; or it could not be found out.
-    Warn,
-    /// Does not work.
-    Fail,
-}
-
-/// One thing that was looked at.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    /// `channel-token`, `channel-rights`, `channel-clock` or `channel-webhook`.
-    pub code: &'static str,
-    /// How it went.
-    pub grade: CheckGrade,
-    /// What was found, for people; never a secret.
-    pub result: String,
-    /// What mends it; empty where nothing is to be mended.
-    pub cure: String,
-}
-
 const TOKEN: &str = "channel-token";
-const RIGHTS: &str = "channel-rights";
 const CLOCK: &str = "channel-clock";
 const WEBHOOK: &str = "channel-webhook";
-
-impl Finding {
-    fn ok(code: &'static str, result: impl Into<String>) -> Self {
-        Self::new(code, CheckGrade::Ok, result, "")
-    }
-
-    fn new(
-        code: &'static str,
-        grade: CheckGrade,
-        result: impl Into<String>,
-        cure: impl Into<String>,
-    ) -> Self {
-        Self {
-            code,
-            grade,
-            result: result.into(),
-            cure: cure.into(),
-        }
-    }
-}
 
 /// Asks the platforms of all these channels at once; each answer is waited for 5 seconds. Channels without a platform that can be asked
 /// give nothing. `nonce` is 32 random hexadecimal digits.
@@ -100,64 +52,14 @@ pub async fn check(
     join_all(each).await.into_iter().flatten().collect()
 }
 
-/// How a platform says that it takes a secret.
-struct CredentialProbe {
-    api: PlatformApi,
-    method: Method,
-    path: String,
-    body: Option<Value>,
-    proof: CredentialProof,
-}
-
-impl CredentialProbe {
-    const fn get(api: PlatformApi, path: String, name: &'static str) -> Self {
-        Self {
-            api,
-            method: Method::GET,
-            path,
-            body: None,
-            proof: CredentialProof::Name(name),
-        }
-    }
-
-    fn post(api: PlatformApi, path: &str, body: Value, proof: CredentialProof) -> Self {
-        Self {
-            api,
-            method: Method::POST,
-            path: path.to_owned(),
-            body: Some(body),
-            proof,
-        }
-    }
-}
-
-/// What in an answer shows that the secret was taken.
-#[derive(Clone, Copy)]
-enum CredentialProof {
-    /// The bot's name stands there.
-    Name(&'static str),
-    /// A token stands there. It is shown to nobody, and lapses unused.
-    Token(&'static str),
-}
-
 async fn platform(
     channel: &Channel,
     config: &ChannelConfig,
     secrets: &SecretResolver,
     now: Timestamp,
 ) -> Vec<Finding> {
-    let vendor = match channel.kind {
-        ChannelType::Telegram => types::telegram::VENDOR,
-        ChannelType::Slack => types::slack::VENDOR,
-        ChannelType::Discord => types::discord::VENDOR,
-        ChannelType::Line => types::line::VENDOR,
-        ChannelType::Whatsapp => types::whatsapp::VENDOR,
-        ChannelType::Lark => types::lark::VENDOR,
-        ChannelType::Dingtalk => types::dingtalk::VENDOR,
-        ChannelType::Wechat => types::wechat::VENDOR,
-        ChannelType::Qq => types::qq::TOKENS,
-        ChannelType::Matrix => "",
-        _ => return Vec::new(),
+    let Some(check) = platforms::entry(channel.kind).credential else {
+        return Vec::new();
     };
     let name = &channel.auth.secret_ref;
     let secret = match secrets.resolve(name) {
@@ -171,7 +73,7 @@ async fn platform(
             )];
         }
     };
-    let question = match question(channel, config, vendor, &secret, secrets) {
+    let question = match question(check, config, &secret, secrets) {
         Ok(question) => question,
         Err(reason) => {
             return vec![Finding::new(
@@ -185,14 +87,16 @@ async fn platform(
     let asked = question
         .api
         .send(question.method.clone(), &question.path, question.body.as_ref());
-    let answer = match tokio::time::timeout(Duration::from_millis(LIMIT_MS), asked).await {
+    let answer = match tokio::time::timeout(Duration::from_millis(CHECK_LIMIT_MS), asked).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(fault)) => return vec![silent(&fault.reason(), &secret)],
-        Err(_) => return vec![silent(&format!("no answer within {LIMIT_MS} ms"), &secret)], // silent-ok: said
+        Err(_) => return vec![silent(&format!("no answer within {CHECK_LIMIT_MS} ms"), &secret)], // silent-ok: said
     };
-    let mut found = vec![token(channel, config, &question, &answer)];
+    let mut found = vec![token(channel, config, check.has_user_id, &question, &answer)];
     if found.iter().all(|finding| finding.grade == CheckGrade::Ok) {
-        found.extend(rights(channel, &question, &answer).await);
+        if let Some(rights) = check.rights {
+            found.extend(rights(&question, &answer).await);
+        }
     }
     found.extend(clock(&answer, now));
     found
@@ -210,97 +114,23 @@ fn silent(reason: &str, secret: &Secret) -> Finding {
 }
 
 fn question(
-    channel: &Channel,
+    check: CredentialCheck,
     config: &ChannelConfig,
-    vendor: &str,
     secret: &Secret,
     secrets: &SecretResolver,
 ) -> Result<CredentialProbe, String> {
-    let base = config.base_url.as_deref().unwrap_or(vendor);
+    let base = config.base_url.as_deref().unwrap_or(check.vendor);
     if base.is_empty() {
         return Err("`base_url` is missing in clawk.toml: the homeserver's address".to_owned());
     }
-    let api = PlatformApi::new(base, secrets.env(), Duration::from_millis(LIMIT_MS))?;
-    let token = secret.expose().trim();
-    Ok(match channel.kind {
-        ChannelType::Telegram => {
-            let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '-' | '_');
-            if !token.chars().all(fits) {
-                return Err("the bot token holds characters that no bot token has".to_owned());
-            }
-            let path = format!("bot{token}/getMe");
-            CredentialProbe::post(api, &path, json!({}), CredentialProof::Name("/result/username"))
-        }
-        ChannelType::Slack => {
-            let api = api.authorized("Bearer", token)?;
-            CredentialProbe::post(api, "auth.test", json!({}), CredentialProof::Name("/user"))
-        }
-        ChannelType::Discord => {
-            let api = api.authorized("Bot", token)?.with(
-                HeaderName::from_static("user-agent"),
-                "DiscordBot (https://github.com/clawk/clawk, 1)",
-            );
-            CredentialProbe::get(api, "users/@me".to_owned(), "/username")
-        }
-        ChannelType::Line => CredentialProbe::get(
-            api.authorized("Bearer", token)?,
-            "v2/bot/info".to_owned(),
-            "/displayName",
-        ),
-        ChannelType::Matrix => CredentialProbe::get(
-            api.authorized("Bearer", token)?,
-            "_matrix/client/v3/account/whoami".to_owned(),
-            "/user_id",
-        ),
-        _ => return of_app(channel, config, api, token),
-    })
-}
-
-/// Of a platform on which the agent is an app with an id of its own.
-fn of_app(
-    channel: &Channel,
-    config: &ChannelConfig,
-    api: PlatformApi,
-    token: &str,
-) -> Result<CredentialProbe, String> {
-    let setting = |name| types::setting(config, name);
-    Ok(match channel.kind {
-        ChannelType::Whatsapp => {
-            let number = types::escaped(&setting("phone_number_id")?);
-            let path = format!("{number}?fields=id");
-            CredentialProbe::get(api.authorized("Bearer", token)?, path, "/id")
-        }
-        ChannelType::Lark => CredentialProbe::post(
-            api,
-            types::lark::TOKEN_PATH,
-            json!({"app_id": setting("app_id")?, "app_secret": token}),
-            CredentialProof::Token("/tenant_access_token"),
-        ),
-        ChannelType::Dingtalk => CredentialProbe::post(
-            api,
-            types::dingtalk::TOKEN_PATH,
-            json!({"appKey": setting("client_id")?, "appSecret": token}),
-            CredentialProof::Token("/accessToken"),
-        ),
-        ChannelType::Wechat => CredentialProbe::post(
-            api,
-            types::wechat::TOKEN_PATH,
-            types::wechat::asking(&setting("app_id")?, token),
-            CredentialProof::Token("/access_token"),
-        ),
-        ChannelType::Qq => CredentialProbe::post(
-            api,
-            types::qq::TOKEN_PATH,
-            json!({"appId": setting("app_id")?, "clientSecret": token}),
-            CredentialProof::Token("/access_token"),
-        ),
-        _ => return Err("this type has no token that can be tried".to_owned()),
-    })
+    let api = PlatformApi::new(base, secrets.env(), Duration::from_millis(CHECK_LIMIT_MS))?;
+    (check.question)(api, config, secret.expose().trim())
 }
 
 fn token(
     channel: &Channel,
     config: &ChannelConfig,
+    has_user_id: bool,
     question: &CredentialProbe,
     answer: &PlatformResponse,
 ) -> Finding {
@@ -345,7 +175,7 @@ fn token(
         return Finding::ok(TOKEN, "taken: the platform gave a token for this app");
     }
     let wanted = config.settings.get("user_id");
-    if channel.kind == ChannelType::Matrix && wanted.is_none_or(|wanted| wanted != name) {
+    if has_user_id && wanted.is_none_or(|wanted| wanted != name) {
         return Finding::new(
             TOKEN,
             CheckGrade::Fail,
@@ -376,66 +206,6 @@ const fn shape(gives_tokens: bool) -> &'static str {
         "app's id or secret"
     } else {
         "token"
-    }
-}
-
-/// What the bot may do, where the platform says so.
-async fn rights(channel: &Channel, question: &CredentialProbe, answer: &PlatformResponse) -> Option<Finding> {
-    match channel.kind {
-        ChannelType::Telegram => {
-            let reads = answer
-                .body
-                .pointer("/result/can_read_all_group_messages")?
-                .as_bool()?;
-            Some(match reads {
-                true => Finding::ok(RIGHTS, "reads and sends, also in groups"),
-                false => Finding::new(
-                    RIGHTS,
-                    CheckGrade::Warn,
-                    "reads and sends in direct messages; in groups only what mentions it, answers it, or is a command",
-                    "where it is to read everything in groups: @BotFather, /setprivacy, Disable, and add it to the group again",
-                ),
-            })
-        }
-        ChannelType::Slack => {
-            let scopes = answer.headers.get("x-oauth-scopes")?.to_str().ok()?; // silent-ok: the platform does not say
-            let has = |wanted: &str| scopes.split(',').any(|scope| scope.trim() == wanted);
-            let lacks: Vec<&str> = ["chat:write", "im:history", "app_mentions:read"]
-                .into_iter()
-                .filter(|wanted| !has(wanted))
-                .collect();
-            Some(match lacks.as_slice() {
-                [] => Finding::ok(RIGHTS, "reads direct messages and mentions, and sends"),
-                lacks => Finding::new(
-                    RIGHTS,
-                    match has("chat:write") {
-                        true => CheckGrade::Warn,
-                        false => CheckGrade::Fail,
-                    },
-                    format!("the app lacks {}", lacks.join(", ")),
-                    "api.slack.com/apps, OAuth & Permissions, Bot Token Scopes: add them, and reinstall the app",
-                ),
-            })
-        }
-        ChannelType::Discord => {
-            let asked = question.api.send(Method::GET, "applications/@me", None);
-            // silent-ok: what the platform does not say is not known
-            let about = tokio::time::timeout(Duration::from_millis(LIMIT_MS), asked)
-                .await
-                .ok()?
-                .ok()?;
-            let flags = about.body.get("flags")?.as_u64()?;
-            Some(match flags & MESSAGE_CONTENT {
-                0 => Finding::new(
-                    RIGHTS,
-                    CheckGrade::Fail,
-                    "the bot may not read what messages say",
-                    "discord.com/developers/applications, Bot: switch on MESSAGE CONTENT INTENT",
-                ),
-                _ => Finding::ok(RIGHTS, "reads what messages say"),
-            })
-        }
-        _ => None,
     }
 }
 
@@ -486,14 +256,12 @@ async fn webhook(
     secrets: &SecretResolver,
     nonce: &str,
 ) -> Option<Finding> {
-    let hooked = channel.transport == Transport::Webhook
-        || matches!(channel.kind, ChannelType::Web | ChannelType::Voice);
-    if !hooked {
+    let profile = platforms::entry(channel.kind).profile;
+    if channel.transport != Transport::Webhook && !profile.is_served_here {
         return None;
     }
-    let Ok(url) = types::public_url(channel, config) else {
-        let needs = channel.kind == ChannelType::Telegram;
-        return needs.then(|| {
+    let Ok(url) = public_url(channel, config) else {
+        return profile.needs_public_url.then(|| {
             Finding::new(
                 WEBHOOK,
                 CheckGrade::Fail,
@@ -515,11 +283,11 @@ async fn webhook(
     let cure = "start the agent with `--listen`, and check that the public address (tunnel, proxy, DNS, certificate) leads to it";
     let asked = async {
         let asking = format!("{url}?{NONCE}={nonce}");
-        let api = PlatformApi::new(&asking, secrets.env(), Duration::from_millis(LIMIT_MS))?;
+        let api = PlatformApi::new(&asking, secrets.env(), Duration::from_millis(CHECK_LIMIT_MS))?;
         let answer = api.send(Method::GET, "", None).await;
         answer.map_err(|fault| fault.reason())
     };
-    let answer = match tokio::time::timeout(Duration::from_millis(LIMIT_MS), asked).await {
+    let answer = match tokio::time::timeout(Duration::from_millis(CHECK_LIMIT_MS), asked).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(reason)) => {
             return Some(Finding::new(
@@ -530,7 +298,7 @@ async fn webhook(
             ));
         }
         Err(_) => {
-            let result = shown(&format!("{url}: no answer within {LIMIT_MS} ms"));
+            let result = shown(&format!("{url}: no answer within {CHECK_LIMIT_MS} ms"));
             return Some(Finding::new(WEBHOOK, CheckGrade::Fail, result, cure)); // silent-ok: said
         }
     };

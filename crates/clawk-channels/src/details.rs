@@ -3,7 +3,7 @@
 
 use clawk_kernel::shown::TurnRecord;
 
-use crate::inlet::harmless;
+use crate::plain_name::harmless;
 
 /// What is typed.
 const COMMANDS: [&str; 2] = ["/details", "/why"];

@@ -1,48 +1,17 @@
-//! What of `features` and `processing` a type can do. One table for `clawk validate`, the start and the inlet.
+//! What the manifest asks of a channel that its type can't do, for `clawk validate` and the start.
 
-use clawk_manifest::model::{Channel, ChannelType, ModelModality, Provider};
+use clawk_manifest::model::{Channel, ModelModality, Provider};
 
-use crate::config::{ChannelConfig, is_trigger};
-
-/// Whether the platform's API lets a bot put a reaction on a message.
-pub(crate) const fn reacts(kind: ChannelType) -> bool {
-    matches!(
-        kind,
-        ChannelType::Telegram
-            | ChannelType::Slack
-            | ChannelType::Discord
-            | ChannelType::Matrix
-            | ChannelType::Whatsapp
-            | ChannelType::Lark
-    )
-}
-
-/// Whether a message in a group can begin a thread that an answer goes to. Slack answers in threads in any case.
-pub(crate) const fn threads(kind: ChannelType) -> bool {
-    matches!(
-        kind,
-        ChannelType::Slack | ChannelType::Matrix | ChannelType::Lark | ChannelType::Discord
-    )
-}
-
-/// Whether recordings come as files that are turned into words. `voice` has a way of its own.
-pub(crate) const fn hears(kind: ChannelType) -> bool {
-    matches!(
-        kind,
-        ChannelType::Telegram
-            | ChannelType::Whatsapp
-            | ChannelType::Matrix
-            | ChannelType::Discord
-            | ChannelType::Slack
-            | ChannelType::Lark
-            | ChannelType::Line
-            | ChannelType::Email
-    )
-}
+use crate::config::ChannelConfig;
+use crate::platforms;
 
 /// What is wrong with the Provider that a chat channel names for recordings.
 pub(crate) fn faults(channel: &Channel, config: &ChannelConfig, providers: &[Provider]) -> Vec<String> {
-    let Some(name) = config.settings.get("transcribe").filter(|_| hears(channel.kind)) else {
+    let Some(name) = config
+        .settings
+        .get("transcribe")
+        .filter(|_| platforms::entry(channel.kind).profile.hears)
+    else {
         return Vec::new();
     };
     let key = format!("`[channels.{}] settings.transcribe`", channel.name);
@@ -59,33 +28,14 @@ pub(crate) fn faults(channel: &Channel, config: &ChannelConfig, providers: &[Pro
     vec![fault]
 }
 
-/// Whether it shows that somebody writes. The adapters' own `typing` says the same.
-pub(crate) const fn types(kind: ChannelType) -> bool {
-    matches!(
-        kind,
-        ChannelType::Telegram
-            | ChannelType::Discord
-            | ChannelType::Matrix
-            | ChannelType::Line
-            | ChannelType::Wechat
-            | ChannelType::Web
-            | ChannelType::Voice
-            | ChannelType::Custom
-    )
-}
-
-/// Whether it shows that a message was read. The adapters' own `receipts` says the same.
-pub(crate) const fn receipts(kind: ChannelType) -> bool {
-    matches!(kind, ChannelType::Matrix | ChannelType::Whatsapp)
-}
-
 /// What the manifest asks of a channel and its type can't do: the field, as a path below the channel, and why.
 #[must_use]
 pub fn unserved(channel: &Channel, providers: &[Provider]) -> Vec<(&'static str, String)> {
     let (kind, features) = (channel.kind.as_str(), &channel.features);
+    let profile = platforms::entry(channel.kind).profile;
     let mut found = Vec::new();
-    if features.reactions == Some(true) && !reacts(channel.kind) {
-        let why = if is_trigger(channel.kind) {
+    if features.reactions == Some(true) && !profile.reacts {
+        let why = if profile.is_trigger {
             "nobody wrote the message that a trigger begins a run with"
         } else {
             "clawk can put no reaction on a message there"
@@ -95,22 +45,18 @@ pub fn unserved(channel: &Channel, providers: &[Provider]) -> Vec<(&'static str,
             format!("`features.reactions` does nothing for type `{kind}`: {why}"),
         ));
     }
-    if features.threads == Some(true) && !threads(channel.kind) {
-        let why = match channel.kind {
-            ChannelType::Telegram => {
-                "a bot begins no topic at a message; messages in a topic are answered there"
-            }
-            ChannelType::Email => "a mail is answered in its thread in any case",
-            _ => "the platform has no threads that begin at a message",
-        };
+    if features.threads == Some(true) && !profile.threads {
         found.push((
             "features/threads",
-            format!("`features.threads` does nothing for type `{kind}`: {why}"),
+            format!(
+                "`features.threads` does nothing for type `{kind}`: {}",
+                profile.without_threads
+            ),
         ));
     }
-    if features.voice == Some(true) && channel.kind != ChannelType::Voice {
+    if features.voice == Some(true) && !profile.speaks {
         let audio = |provider: &Provider| provider.capabilities.contains(&ModelModality::Audio);
-        let why = match (hears(channel.kind), providers.iter().any(audio)) {
+        let why = match (profile.hears, providers.iter().any(audio)) {
             (true, true) => None,
             (true, false) => Some(
                 "no provider has `audio` in its `capabilities`, so recordings come in as files".to_owned(),
@@ -120,13 +66,13 @@ pub fn unserved(channel: &Channel, providers: &[Provider]) -> Vec<(&'static str,
         found.extend(why.map(|why| ("features/voice", format!("`features.voice` does nothing: {why}"))));
     }
     let processing = &channel.processing;
-    if processing.typing_indicator && !types(channel.kind) {
+    if processing.typing_indicator && !profile.typing {
         let said = format!(
             "`processing.typing_indicator` does nothing for type `{kind}`: clawk can't show there that it writes"
         );
         found.push(("processing/typing_indicator", said));
     }
-    if processing.read_receipts && !receipts(channel.kind) {
+    if processing.read_receipts && !profile.receipts {
         let said = format!(
             "`processing.read_receipts` does nothing for type `{kind}`: clawk can't show there that a message was read"
         );

@@ -16,8 +16,9 @@ use tokio::time::Instant;
 
 use crate::adapter::{Attachment, AttachmentContent, ChannelAdapter};
 use crate::genuine::hex;
-use crate::inlet::{InboundPipeline, harmless};
+use crate::inlet::InboundPipeline;
 use crate::kinds;
+use crate::plain_name::harmless;
 use crate::shares::{ShareGuard, ShareLimiter, ShareLimits};
 
 /// Attachments of one message that are looked at.

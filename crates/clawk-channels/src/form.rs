@@ -2,8 +2,8 @@
 
 use http::HeaderValue;
 
-use crate::adapter::OutFile;
 use crate::genuine::hex;
+use crate::message::OutFile;
 
 /// A form that is being written.
 #[derive(Debug)]

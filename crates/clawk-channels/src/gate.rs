@@ -8,7 +8,7 @@ use clawk_kernel::time::Timestamp;
 use clawk_kernel::{ChannelFact, Role, admit};
 use clawk_manifest::model::{AccessControl, Channel, MessageRate};
 
-use crate::config::{ChannelConfig, is_trigger};
+use crate::config::ChannelConfig;
 use crate::pairing::{PairingOffer, PairingRegistry, PendingPairing};
 
 /// Senders whose rate, refusals or notes are remembered; the longest unused go first.
@@ -35,6 +35,8 @@ pub(crate) enum AccessDecision {
 #[derive(Debug)]
 pub(crate) struct SenderAccessControl {
     channel: Channel,
+    /// Events of the channel start runs: no person speaks through it.
+    is_trigger: bool,
     admins: Vec<String>,
     inner: Mutex<AccessState>,
 }
@@ -62,11 +64,17 @@ struct RefusalTally {
 }
 
 impl SenderAccessControl {
-    pub(crate) fn new(channel: Channel, config: &ChannelConfig, facts: &[ChannelFact]) -> Self {
+    pub(crate) fn new(
+        channel: Channel,
+        is_trigger: bool,
+        config: &ChannelConfig,
+        facts: &[ChannelFact],
+    ) -> Self {
         let pairings = PairingRegistry::of(&channel.name, facts);
         Self {
             admins: config.admins.clone(),
             channel,
+            is_trigger,
             inner: Mutex::new(AccessState {
                 pairings,
                 ..AccessState::default()
@@ -80,7 +88,7 @@ impl SenderAccessControl {
 
     /// The role of a sender who is let in. Gives no pairing code to others.
     pub(crate) fn role(&self, sender: &str) -> Option<Role> {
-        if is_trigger(self.channel.kind) {
+        if self.is_trigger {
             return (sender == self.channel.name).then_some(Role::User);
         }
         let roles = matches!(self.channel.access_control, Some(AccessControl::RoleBased { .. }));
@@ -251,7 +259,7 @@ mod tests {
             admins: admins.iter().map(|id| (*id).to_owned()).collect(),
             ..ChannelConfig::default()
         };
-        SenderAccessControl::new(channel, &config, &[])
+        SenderAccessControl::new(channel, false, &config, &[])
     }
 
     #[test]

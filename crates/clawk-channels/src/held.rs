@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clawk_kernel::ports::Delivery;
 
-use crate::inlet::InboundPipeline;
+use crate::adapter::InboundPipeline;
 
 /// How such a dead letter's reason begins.
 const WAITS: &str = "it waits for the person's next message: ";

@@ -23,13 +23,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::adapter::{ButtonPress, ChannelAdapter, OutboundMessage, PlatformMessage};
-use crate::config::{ChannelConfig, RefusalPolicy, ResponsePolicy, is_trigger, platform_name};
+use crate::config::{ChannelConfig, RefusalPolicy, ResponsePolicy};
 use crate::cursor::Cursor;
 use crate::details;
 use crate::files::{FileOwner, InboundFileStore};
 use crate::gate::{AccessDecision, NOBODY, SenderAccessControl};
 use crate::live::LiveAnswers;
-use crate::outlet::dress;
+use crate::markup::dress;
+use crate::platform_kit::profile::PlatformProfile;
 use crate::questions::{PressOutcome, QuestionRegistry};
 use crate::sealed_file::FileSeal;
 use crate::shares::{ShareGuard, ShareLimiter, ShareLimits};
@@ -44,8 +45,6 @@ const ASIDES: ShareLimits = ShareLimits {
     each: 6,
     for_admins: 4,
 };
-/// How many characters of a platform's names are shown.
-const NAME_CHARS: usize = 100;
 /// How long a message waits for room in the mailbox before the platform is asked to send it again, and how often it checks, milliseconds.
 const ROOM_MS: u64 = 20_000;
 const ROOM_LOOK_MS: u64 = 50;
@@ -84,6 +83,7 @@ impl IngestOutcome {
 #[derive(Debug)]
 pub struct InboundPipeline {
     channel: Channel,
+    platform: PlatformProfile,
     config: ChannelConfig,
     kernel: Kernel,
     clock: Arc<dyn Clock>,
@@ -112,6 +112,8 @@ pub struct InboundPipeline {
 /// What an inlet is made of.
 pub(crate) struct InboundDependencies {
     pub(crate) channel: Channel,
+    /// What is known of its type.
+    pub(crate) platform: PlatformProfile,
     pub(crate) config: ChannelConfig,
     pub(crate) kernel: Kernel,
     pub(crate) clock: Arc<dyn Clock>,
@@ -128,6 +130,7 @@ impl InboundPipeline {
     pub(crate) fn new(parts: InboundDependencies) -> Self {
         let InboundDependencies {
             channel,
+            platform,
             config,
             kernel,
             clock,
@@ -140,7 +143,7 @@ impl InboundPipeline {
             over,
         } = parts;
         Self {
-            gate: SenderAccessControl::new(channel.clone(), &config, &facts),
+            gate: SenderAccessControl::new(channel.clone(), platform.is_trigger, &config, &facts),
             status: ChannelStatus::new(&channel.name, channel.kind.as_str(), channel.transport.as_str()),
             asides: ShareLimiter::new(ASIDES),
             adapter: OnceLock::new(),
@@ -151,6 +154,7 @@ impl InboundPipeline {
             answers: Mutex::default(),
             connected: tokio::sync::Notify::new(),
             channel,
+            platform,
             config,
             kernel,
             clock,
@@ -177,6 +181,11 @@ impl InboundPipeline {
     #[must_use]
     pub const fn channel(&self) -> &Channel {
         &self.channel
+    }
+
+    /// What is known of the channel's type.
+    pub(crate) const fn platform(&self) -> PlatformProfile {
+        self.platform
     }
 
     /// Its settings on this machine.
@@ -270,7 +279,7 @@ impl InboundPipeline {
     /// What the agent is told of a message beside its words: the same for every platform.
     fn context_of(&self, incoming: &PlatformMessage) -> MessageContext {
         MessageContext {
-            platform: Some(platform_name(self.channel.kind).to_owned()),
+            platform: Some(self.platform.name.to_owned()),
             sender_name: incoming.sender_name.clone(),
             timezone: self.config.timezone.clone(),
             ..incoming.context.clone()
@@ -717,7 +726,7 @@ impl InboundPipeline {
     /// Shows the answer while it is being written, where messages can be edited.
     fn follow(&self, conversation: &str, message: MessageId, session: SessionId) {
         let Some(adapter) = self.adapter() else { return };
-        if is_trigger(self.channel.kind) || !adapter.abilities().edits {
+        if self.platform.is_trigger || !adapter.abilities().edits {
             return;
         }
         if !self.live.expect(conversation, message) {
@@ -758,17 +767,4 @@ fn chars_of(incoming: &PlatformMessage) -> usize {
     let passed_on = quotes.filter(|quote| quote.kind == QuoteKind::Forward);
     let others: usize = passed_on.map(|quote| quote.text.chars().count()).sum();
     incoming.text.chars().count().saturating_add(others)
-}
-
-/// A platform's name in one line, without invisible characters and without those that change the direction of text.
-pub(crate) fn harmless(name: &str) -> String {
-    let plain = |c: char| {
-        let hidden = matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{ad}');
-        if c.is_control() || matches!(c, '[' | ']' | '\u{2028}' | '\u{2029}') || hidden {
-            '·'
-        } else {
-            c
-        }
-    };
-    name.chars().take(NAME_CHARS).map(plain).collect()
 }

@@ -2,7 +2,7 @@
 
 use clawk_kernel::AttachedPicture;
 
-use crate::inlet::harmless;
+use crate::plain_name::harmless;
 
 /// Bytes that are looked at to tell text from data.
 const LOOKED_AT: usize = 8 << 10;

@@ -14,6 +14,7 @@ mod api;
 mod check;
 
 mod config;
+mod config_check;
 
 mod features;
 
@@ -70,21 +71,30 @@ mod details;
 mod direct;
 mod sealed_file;
 
+mod dependencies;
+mod handle;
+mod message;
+mod plain_name;
 mod service;
 
-mod types;
+mod platform_kit;
+mod platforms;
+mod reseal;
 
 pub use adapter::{
     ChannelAdapter, HookReply, HookRequest, HookResponse, HookWebSocket, OutFile, PlatformMessage,
 };
 pub use check::{CheckGrade, Finding, check};
-pub use config::{ChannelConfig, MissedRunPolicy, RefusalPolicy, ResponsePolicy, faults, is_trigger};
+pub use config::{ChannelConfig, MissedRunPolicy, RefusalPolicy, ResponsePolicy};
+pub use config_check::faults;
+pub use dependencies::ChannelDependencies;
 pub use features::unserved;
 pub use inlet::{InboundPipeline, IngestOutcome};
-pub use schedules::ScheduleRequest;
-pub use service::{ChannelDependencies, ChannelPairings, Channels, NotDone, remove_installed};
-pub use state::{ChannelReport, State};
 /// The reader of `Authentication-Results`, for the fuzz targets.
 #[cfg(feature = "mail")]
-pub use types::mail::results as authentication_results;
-pub use types::web::seal_conversations_anew;
+pub use platforms::authentication_results;
+pub use platforms::is_trigger;
+pub use reseal::seal_conversations_anew;
+pub use schedules::ScheduleRequest;
+pub use service::{ChannelPairings, Channels, NotDone, remove_installed};
+pub use state::{ChannelReport, State};

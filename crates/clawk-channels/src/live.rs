@@ -11,7 +11,7 @@ use clawk_proto::MessageId;
 use tokio::time::Instant;
 
 use crate::adapter::{ChannelAdapter, OutboundMessage};
-use crate::outlet::dress;
+use crate::markup::dress;
 use crate::split::length;
 
 /// A quicker answer is sent whole.

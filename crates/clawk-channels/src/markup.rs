@@ -2,6 +2,20 @@
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
+use crate::message::MarkupFormat;
+
+/// Converts Markdown to a platform's own markup.
+pub(crate) fn dress(text: &str, markup: MarkupFormat) -> String {
+    match markup {
+        MarkupFormat::Markdown => text.to_owned(),
+        MarkupFormat::TelegramHtml => telegram(text),
+        MarkupFormat::Mrkdwn => mrkdwn(text),
+        MarkupFormat::Whatsapp => whatsapp(text),
+        MarkupFormat::Html => page(text),
+        MarkupFormat::Plain => plain(text),
+    }
+}
+
 /// How one markup writes things.
 struct MarkupStyle {
     strong: (&'static str, &'static str),

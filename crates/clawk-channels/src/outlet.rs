@@ -9,14 +9,13 @@ use clawk_proto::MessageId;
 use tokio_util::sync::CancellationToken;
 
 use crate::adapter::{
-    ChannelAdapter, DeliveryLookup, EDIT, FileSupport, MarkupFormat, OutFile, OutboundMessage,
-    PlatformCapabilities,
+    ChannelAdapter, DeliveryLookup, EDIT, FileSupport, OutFile, OutboundMessage, PlatformCapabilities,
 };
+use crate::handle::ChannelHandle;
 use crate::inlet::InboundPipeline;
 use crate::live::ShownAnswer;
-use crate::markup;
-use crate::schedules::RUN;
-use crate::service::ChannelHandle;
+use crate::markup::dress;
+use crate::message::RUN;
 use crate::split::{length, split};
 
 /// The note on an answer that may have been delivered before.
@@ -321,7 +320,7 @@ impl ChannelDelivery for OutboundPipeline {
     ) -> BoxFuture<'a, Delivery> {
         Box::pin(async move {
             self.inlet.written(&out.conversation);
-            if crate::config::is_trigger(self.inlet.channel().kind) {
+            if self.inlet.platform().is_trigger {
                 return self.of_trigger(out, cancel).await;
             }
             let delivery = self.send(out, &[], cancel).await;
@@ -351,17 +350,5 @@ pub(crate) fn pieces(text: &str, abilities: PlatformCapabilities) -> Vec<String>
         vec!["(an empty answer)".to_owned()]
     } else {
         pieces
-    }
-}
-
-/// Converts Markdown to a platform's own markup.
-pub(crate) fn dress(text: &str, markup: MarkupFormat) -> String {
-    match markup {
-        MarkupFormat::Markdown => text.to_owned(),
-        MarkupFormat::TelegramHtml => markup::telegram(text),
-        MarkupFormat::Mrkdwn => markup::mrkdwn(text),
-        MarkupFormat::Whatsapp => markup::whatsapp(text),
-        MarkupFormat::Html => markup::page(text),
-        MarkupFormat::Plain => markup::plain(text),
     }
 }

@@ -13,11 +13,10 @@ use clawk_manifest::model::Channel;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Notify;
 
-use crate::adapter::{Attachment, PlatformMessage};
+use crate::adapter::{Attachment, InboundPipeline, IngestOutcome, PlatformMessage};
 use crate::config::ChannelConfig;
+use crate::dependencies::ChannelDependencies;
 use crate::genuine::hex;
-use crate::inlet::{InboundPipeline, IngestOutcome};
-use crate::service::ChannelDependencies;
 
 /// Characters of an event that the model reads.
 const MAX_EVENT: usize = 64 << 10;

@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::adapter::PlatformMessage;
+use crate::adapter::{IngestOutcome, PlatformMessage};
 use crate::cursor::Cursor;
-use crate::inlet::IngestOutcome;
-use crate::service::ChannelHandle;
+use crate::handle::ChannelHandle;
+use crate::message::RUN;
 use crate::timetable::CronTimetable;
 
 /// Schedules of one conversation, and of all.
@@ -380,9 +380,6 @@ impl ScheduleRegistry {
         self.record(schedule, "ended", Some(reason.to_owned())).await;
     }
 }
-
-/// The prefix of a scheduled run's id. The platform has no such message, so an answer cannot reply to it.
-pub(crate) const RUN: &str = "schedule:";
 
 /// First run, end, and number of runs.
 fn times(

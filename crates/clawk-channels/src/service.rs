@@ -2,10 +2,10 @@
 //!
 //! Long because it is what others see of all channels: one handle with every order and question.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -13,10 +13,8 @@ use std::time::Duration;
 use clawk_kernel::ports::{ChannelDelivery, Delivery, OutgoingAnswer};
 use clawk_kernel::time::Clock;
 use clawk_kernel::{ChannelFact, EntryPoint, Kernel, KernelError, PairingChange};
-use clawk_manifest::model::{AccessControl, Channel, ChannelType, Transport};
+use clawk_manifest::model::{AccessControl, Channel, Transport};
 use clawk_proto::{MessageId, SessionId};
-use clawk_recall::seal::SealKeyring;
-use clawk_sandbox::{Launcher, Spec};
 use clawk_secrets::{Secret, SecretResolver};
 use futures::FutureExt as _;
 use serde::Serialize;
@@ -28,15 +26,18 @@ use crate::adapter::{ChannelAdapter, ChannelDisconnect, HookReply, HookRequest, 
 use crate::check;
 use crate::config::ChannelConfig;
 use crate::cursor::Cursor;
+use crate::dependencies::ChannelDependencies;
 use crate::files::InboundFileStore;
+use crate::handle::{ChannelHandle, SharedChannelHandles};
 use crate::inlet::{self, InboundPipeline};
 use crate::outlet::OutboundPipeline;
 use crate::pairing::{GuessLimiter, PendingPairing};
-use crate::questions::{QuestionRegistry, SharedChannelHandles};
+use crate::platform_kit::RemoveRequest;
+use crate::platforms;
+use crate::questions::QuestionRegistry;
 use crate::schedules::{ScheduleRegistry, ScheduleRequest};
 use crate::sealed_file::{FileSeal, ResealScope, seal_channel_files};
 use crate::state::{ChannelReport, State};
-use crate::types;
 
 /// The first wait before a channel is connected again, milliseconds; it doubles.
 const FIRST_WAIT_MS: u64 = 1_000;
@@ -55,48 +56,6 @@ const MAX_HOOK_BYTES: usize = 4 << 20;
 const COUNTED: usize = 100_000;
 /// How long the end of all channels may take, milliseconds.
 const END_MS: u64 = 10_000;
-
-/// What the channels of an agent are made of.
-pub struct ChannelDependencies {
-    /// The agent.
-    pub kernel: Kernel,
-    /// Its clock.
-    pub clock: Arc<dyn Clock>,
-    /// Resolves secrets.
-    pub secrets: SecretResolver,
-    /// `[channels]`.
-    pub configs: BTreeMap<String, ChannelConfig>,
-    /// `[approvals] to`: `CHANNEL:CONVERSATION`.
-    pub approvals: Vec<String>,
-    /// Where cursors lie.
-    pub folder: PathBuf,
-    /// Seals what people and the agent said there, where the state is encrypted.
-    pub vault: Option<SealKeyring>,
-    /// The tools' working directory, below which files of messages are kept; none: they are named only.
-    pub workdir: Option<PathBuf>,
-    /// Starts the programs of `custom` channels.
-    pub launcher: Launcher,
-    /// These programs, by channel, each in its box; or why it can't be had.
-    pub programs: BTreeMap<String, Result<Spec, String>>,
-    /// Requests to `/channels/NAME` come in somewhere.
-    pub listening: bool,
-}
-
-impl fmt::Debug for ChannelDependencies {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Parts({} configured)", self.configs.len())
-    }
-}
-
-/// One channel.
-#[derive(Debug)]
-pub(crate) struct ChannelHandle {
-    pub(crate) inlet: Arc<InboundPipeline>,
-    pub(crate) adapter: Option<Arc<dyn ChannelAdapter>>,
-    pub(crate) outlet: Option<Arc<OutboundPipeline>>,
-    /// What it installed elsewhere was taken away: it does not connect again in this run of the agent.
-    pub(crate) removed: CancellationToken,
-}
 
 /// The channels of an agent; cheap to clone.
 #[derive(Debug, Clone)]
@@ -196,6 +155,7 @@ impl Channels {
         for channel in &channels {
             let inlet = Arc::new(InboundPipeline::new(inlet::InboundDependencies {
                 channel: channel.clone(),
+                platform: platforms::entry(channel.kind).profile,
                 // A channel without a table has the defaults.
                 config: parts.configs.get(&channel.name).cloned().unwrap_or_default(),
                 kernel: parts.kernel.clone(),
@@ -548,17 +508,22 @@ pub async fn remove_installed(
     secrets: &SecretResolver,
     workdir: &Path,
 ) -> Result<Vec<String>, String> {
-    if channel.kind == ChannelType::DbTrigger {
-        return types::db_trigger::remove(channel, config, secrets, workdir).await;
-    }
-    Ok(Vec::new())
+    let Some(remove) = platforms::entry(channel.kind).remove else {
+        return Ok(Vec::new());
+    };
+    let request = RemoveRequest {
+        channel,
+        config,
+        secrets,
+        workdir,
+    };
+    remove(request).await
 }
 
 /// The secrets of channels that others reach by a request.
 fn proofs(channels: &[Channel], secrets: &SecretResolver) -> HashMap<String, Secret> {
     let hooked = channels.iter().filter(|channel| {
-        channel.transport == Transport::Webhook
-            || matches!(channel.kind, ChannelType::Web | ChannelType::Voice)
+        channel.transport == Transport::Webhook || platforms::entry(channel.kind).profile.is_served_here
     });
     let proofs = hooked.filter_map(|channel| {
         // silent-ok: a channel without its secret is not connected, and says so
@@ -597,7 +562,7 @@ fn lane(
     removed: CancellationToken,
 ) -> ChannelHandle {
     let channel: &Channel = inlet.channel();
-    match types::make(channel, inlet.config(), parts) {
+    match (platforms::entry(channel.kind).make)(channel, inlet.config(), parts) {
         Ok(Some(adapter)) => {
             inlet.set_adapter(&adapter);
             let outlet = OutboundPipeline::new(Arc::clone(&adapter), Arc::clone(&inlet), Arc::clone(lanes));

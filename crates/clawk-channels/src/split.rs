@@ -2,7 +2,7 @@
 
 use unicode_segmentation::UnicodeSegmentation as _;
 
-use crate::adapter::LengthUnit;
+use crate::message::LengthUnit;
 
 /// The length of a text as a platform counts it.
 pub(crate) fn length(text: &str, unit: LengthUnit) -> usize {

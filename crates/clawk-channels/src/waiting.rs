@@ -13,8 +13,8 @@ use clawk_kernel::ports::MessageContext;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::adapter::{Attachment, AttachmentContent, PlatformMessage};
 use crate::genuine::hex;
+use crate::message::{Attachment, AttachmentContent, PlatformMessage};
 use crate::sealed_file::FileSeal;
 
 /// Messages of one channel that wait; the next one is taken with its recording as a file.

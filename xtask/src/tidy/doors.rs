@@ -49,9 +49,9 @@ const DOORS: [Door; 8] = [
             "crates/clawk-tools/src/executor/",
             "crates/clawk-tools/src/builtin/",
             "crates/clawk-tools/src/mcp/",
-            // The adapter of a `custom` channel: the operator's program in a sandbox, separate from the agent.
-            "crates/clawk-channels/src/types/custom.rs",
-            // The code that starts processes.
+            // The adapter of a `custom` channel: the operator's program, in a box, beside the agent.
+            "crates/clawk-channels/src/platforms/custom/mod.rs",
+            // The spawner itself.
             "crates/clawk-sandbox/src/",
             // A probe of this host, started by its owner.
             "crates/clawk/src/cmd/doctor/",
@@ -66,8 +66,8 @@ const DOORS: [Door; 8] = [
         owners: &[
             // Memory stores. Changes of their entries are recorded as memory events.
             "crates/clawk-postgres/src/",
-            // Database events. Each one is recorded as a message before its row is deleted.
-            "crates/clawk-channels/src/types/db_trigger/postgres.rs",
+            // Events of a database: each is a message on the record before its row is deleted.
+            "crates/clawk-channels/src/platforms/db_trigger/postgres.rs",
         ],
     },
     Door {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clawk_kernel::{ConversationStatus, EntryPoint, ModelInUse, Role};
 
-use super::{InboundPipeline, harmless};
+use super::InboundPipeline;
 use crate::adapter::PlatformMessage;
-use crate::config::is_trigger;
+use crate::plain_name::harmless;
 use crate::state::State;
 
 /// How long the answer to a command waits for what it does. What was begun goes on.
@@ -121,7 +121,7 @@ pub(super) fn read_command(text: &str) -> Option<WrittenCommand> {
 impl InboundPipeline {
     /// The command that a message is. An edit, and what comes from no person, is none.
     pub(super) fn command(&self, incoming: &PlatformMessage, spoken: &str) -> Option<WrittenCommand> {
-        if is_trigger(self.channel.kind) || incoming.context.edited || !incoming.attachments.is_empty() {
+        if self.platform.is_trigger || incoming.context.edited || !incoming.attachments.is_empty() {
             return None;
         }
         // What the frame took off named somebody.

@@ -11,11 +11,11 @@ use clawk_proto::Digest;
 use futures::StreamExt as _;
 use sha2::{Digest as _, Sha256};
 
-use super::{InboundPipeline, IngestOutcome, harmless};
+use super::{InboundPipeline, IngestOutcome};
 use crate::adapter::{Attachment, AttachmentContent, PlatformMessage};
-use crate::features;
 use crate::files::FileOwner;
 use crate::gate::NOBODY;
+use crate::plain_name::harmless;
 use crate::recording;
 use crate::state::IngestKind;
 use crate::waiting::PendingVoiceMessage;
@@ -45,9 +45,7 @@ impl InboundPipeline {
     }
 
     fn listens(&self) -> bool {
-        self.channel.features.voice == Some(true)
-            && features::hears(self.channel.kind)
-            && self.ear().is_some()
+        self.channel.features.voice == Some(true) && self.platform.hears && self.ear().is_some()
     }
 
     /// Whether a message has a recording that is to be understood.

@@ -9,7 +9,6 @@ use tokio::sync::Semaphore;
 
 use super::{ASIDE_MS, InboundPipeline};
 use crate::adapter::PlatformMessage;
-use crate::features;
 
 /// Reactions of one channel at a time; beyond, the oldest one is taken away.
 const MOST: usize = 256;
@@ -113,7 +112,7 @@ impl ReactionRegistry {
 
 impl InboundPipeline {
     fn shows_reactions(&self) -> bool {
-        self.channel.features.reactions == Some(true) && features::reacts(self.channel.kind)
+        self.channel.features.reactions == Some(true) && self.platform.reacts
     }
 
     /// Shows by a reaction that a message that was accepted is worked on, where the manifest asks for it and the platform can. In a

@@ -8,7 +8,7 @@ mod text;
 mod words;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clawk_kernel::ports::Delivery;
@@ -29,9 +29,9 @@ pub use self::frame::MessageFrame;
 use self::text::{QuestionText, literal, visible_lines};
 use self::words::{by, first, id_of, parse, told, waits_no_more, whose, words};
 use crate::adapter::{ButtonPress, ChannelAdapter, Decision, OutboundMessage, QuestionMessage};
-use crate::outlet::dress;
+use crate::handle::SharedChannelHandles;
+use crate::markup::dress;
 use crate::pairing::code;
-use crate::service::ChannelHandle;
 use crate::split::length;
 
 /// How often it is looked whether a question was answered elsewhere, milliseconds.
@@ -88,9 +88,6 @@ struct OpenQuestion {
     /// The decision.
     decided: Option<Decision>,
 }
-
-/// The channels, once they are all made.
-pub(crate) type SharedChannelHandles = Arc<OnceLock<Weak<HashMap<String, ChannelHandle>>>>;
 
 /// All questions of all channels.
 #[derive(Debug)]

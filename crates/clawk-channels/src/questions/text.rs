@@ -3,8 +3,8 @@
 
 use clawk_kernel::sheet::visible;
 
-use crate::adapter::{CodeBlock, MarkupFormat, PlatformCapabilities};
-use crate::outlet::dress;
+use crate::markup::dress;
+use crate::message::{CodeBlock, MarkupFormat, PlatformCapabilities};
 
 /// Stands for a backtick where a backtick could end the block. The sheet writes its own `⟨` in the same way, so that two different
 /// calls never look the same.

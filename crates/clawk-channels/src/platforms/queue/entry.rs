@@ -1,0 +1,20 @@
+//! What the program knows of `queue` channels.
+
+use std::sync::Arc;
+
+use super::QueueAdapter;
+use crate::platform_kit::{ConfigKeys, PlatformEntry, PlatformProfile, TriggerOption};
+
+/// The type `queue`.
+pub(crate) const QUEUE: PlatformEntry = PlatformEntry {
+    url_schemes: &["amqp://", "amqps://", "nats://", "tls://", "redis://"],
+    trigger_option: Some(TriggerOption {
+        name: "queue_name",
+        value: |trigger| trigger.queue_name.as_deref(),
+    }),
+    ..PlatformEntry::new(
+        PlatformProfile::trigger("a queue"),
+        ConfigKeys::trigger(&["url"], &[]),
+        |channel, config, parts| Ok(Some(Arc::new(QueueAdapter::new(channel, config, parts)?))),
+    )
+};
